@@ -1,0 +1,137 @@
+#include <base/files.hpp>
+
+#include <trainer/sdk/error.hpp>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error io_error(const std::string& doing, const fs::path& file, int number) {
+  return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number)};
+}
+
+/// Closes on scope exit; `close_checked` where a late write error must be seen.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool close_checked() { return ::close(std::exchange(fd_, -1)) == 0; }
+
+ private:
+  int fd_;
+};
+
+void write_all(int fd, std::string_view content, const fs::path& file) {
+  while (!content.empty()) {
+    const ssize_t count = ::write(fd, content.data(), content.size());
+    if (count >= 0)
+      content.remove_prefix(static_cast<std::size_t>(count));
+    else if (errno != EINTR)
+      throw io_error("write", file, errno);
+  }
+}
+
+std::string read_all(int fd, std::size_t expected, std::size_t limit, const fs::path& file) {
+  // One byte more than allowed, to see a file that grows while it is read.
+  std::string content(std::min(expected, limit) + 1, '\0');
+  std::size_t filled = 0;
+  for (;;) {
+    if (filled == content.size()) content.resize(std::min(2 * content.size(), limit + 1));
+    if (filled == limit + 1) return content;
+    const ssize_t count = ::read(fd, content.data() + filled, content.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw io_error("read", file, errno);
+    if (count == 0) break;
+    filled += static_cast<std::size_t>(count);
+  }
+  content.resize(filled);
+  return content;
+}
+
+fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : fs::path("."); }
+
+}  // namespace
+
+std::string read_file(const fs::path& file, std::size_t limit, std::string_view what) {
+  const std::string named = std::string(what) + " " + file.string();
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  const Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) {
+    const bool missing = errno == ENOENT || errno == ENOTDIR;
+    throw Error(missing ? ExitCode::not_found : ExitCode::io, "cannot open " + named + ": " + std::strerror(errno));
+  }
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw io_error("read", file, errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ExitCode::bad_input, named + " is " + (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file"));
+  }
+  std::string content = read_all(fd.get(), static_cast<std::size_t>(status.st_size), limit, file);
+  if (content.size() > limit) {
+    throw Error(ExitCode::bad_input, named + " is larger than " + std::to_string(limit) + " bytes");
+  }
+  return content;
+}
+
+void write_file_atomically(const fs::path& file, std::string_view content) {
+  static std::atomic<unsigned> serial{0};
+  const fs::path temp = folder_of(file) / ("." + file.filename().string() + ".tmp-" + std::to_string(::getpid()) + "-" +
+                                           std::to_string(serial++));
+  Descriptor fd(::open(temp.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (fd.get() < 0) throw io_error("create", temp, errno);
+  try {
+    write_all(fd.get(), content, temp);
+    if (::fdatasync(fd.get()) != 0) throw io_error("sync", temp, errno);
+    if (!fd.close_checked()) throw io_error("write", temp, errno);
+    if (::rename(temp.c_str(), file.c_str()) != 0) throw io_error("replace", file, errno);
+  } catch (...) {
+    ::unlink(temp.c_str());
+    throw;
+  }
+  sync_folder(folder_of(file));
+}
+
+void sync_folder(const fs::path& folder) {
+  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) throw io_error("open folder", folder, errno);
+  if (::fsync(fd.get()) != 0) throw io_error("sync folder", folder, errno);
+}
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": " + error.message());
+  if (!fs::is_directory(folder, error)) {
+    throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": a file of that name exists");
+  }
+}
+
+fs::path user_cache_folder() {
+  const auto from = [](const char* name) {
+    const char* value = std::getenv(name);
+    return fs::path(value == nullptr ? "" : value);
+  };
+  // The XDG base directory specification has relative paths ignored.
+  if (const fs::path cache = from("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "trainer";
+  if (const fs::path home = from("HOME"); home.is_absolute()) return home / ".cache/trainer";
+  return {};
+}
+
+}  // namespace trainer

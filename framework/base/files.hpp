@@ -1,0 +1,28 @@
+/// @file Small file helpers with our error type, and the one way to replace a file: temp, fsync, rename, fsync folder.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace trainer {
+
+/// Whole content of a regular file of at most `limit` bytes. Throws Error: not_found, bad_input (not a regular file,
+/// too large; `what` names it in the message, e.g. "recipe"), io.
+std::string read_file(const std::filesystem::path& file, std::size_t limit, std::string_view what);
+
+/// Writes `content` so that after a crash either the old or the new file is there, whole (reliability: temp file in
+/// the same folder, fdatasync, rename, fsync of the folder). Throws Error (io).
+void write_file_atomically(const std::filesystem::path& file, std::string_view content);
+
+/// fsync of a folder, so that a rename in it is durable. Throws Error (io).
+void sync_folder(const std::filesystem::path& folder);
+
+/// Creates a folder and its parents. Throws Error (io) with the reason.
+void make_folders(const std::filesystem::path& folder);
+
+/// `${XDG_CACHE_HOME:-$HOME/.cache}/trainer`, or empty when neither is set.
+std::filesystem::path user_cache_folder();
+
+}  // namespace trainer

@@ -1,0 +1,22 @@
+/// @file "Did you mean": the nearest valid name to a misspelt one.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer {
+
+/// Up to `limit` names out of `valid`, nearest first (ties in the order of `valid`), by Damerau-Levenshtein distance,
+/// ignoring case, on the whole and on the last dotted part. Names too far away are left out: more edits than a third
+/// of the longer length (but 2 are always allowed), or nothing in common. A name that continues the given one, or the
+/// other way round, is near when 3 characters or more agree ("batch" and "batch_size").
+std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> valid,
+                                       std::size_t limit = 3);
+
+/// " (did you mean \"a\" or \"b\"?)" or "" when nothing is near. Ready to append to a message.
+std::string did_you_mean(std::string_view name, std::span<const std::string> valid);
+
+}  // namespace trainer

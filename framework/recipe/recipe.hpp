@@ -1,0 +1,132 @@
+/// @file The recipe as plain structs: everything a run is told, complete and checked. Member initialisers are the
+/// defaults; what each key means, its range and unit stand in the schema tables (sections_*.cpp) and, generated from
+/// them, in docs/recipe-reference.md. Paths are absolute. Made by load() in <recipe/load.hpp>.
+#pragma once
+
+#include <trainer/sdk/options.hpp>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainer::recipe {
+
+/// Where a value or table was written; line 0: on the command line, `file` then is e.g. "--set optimizer.lr=x".
+struct SourcePosition {
+  std::string file;
+  uint32_t line = 0, column = 0;
+
+  /// "recipe.toml:3:7", or `file` alone on the command line.
+  [[nodiscard]] std::string text() const;
+};
+
+struct Run {
+  std::string name;    ///< load() fills in the recipe's file name without extension
+  std::string output;  ///< load() fills in runs/<name>
+  int64_t seed = 0;
+  int64_t steps = 1000;
+};
+
+/// A model, encoder, objective, ...: which one, the framework's keys of its section (those it has), and its options.
+struct Component {
+  std::string kind;            ///< name of the plugin or built-in
+  std::string path;            ///< weights; model, text_encoder, autoencoder
+  std::string tokenizer;       ///< text_encoder; load() fills in the folder "tokenizer" beside `path`
+  std::string dtype = "bf16";  ///< model, text_encoder, autoencoder: "bf16" or "fp32"
+  std::string device;          ///< text_encoder, autoencoder: empty means the first device of the placement
+  Options options;             ///< every key of the component's schema
+  SourcePosition position;
+};
+
+struct Data {
+  std::string folder, metadata;  ///< metadata: jsonl or csv, empty if none
+  std::vector<std::string> captions = {".txt", ".caption"};
+  std::string caption, trigger;
+  int64_t repeats = 1;
+  std::vector<int64_t> resolution = {512};  ///< one number: buckets around this area; {width, height}: exactly that
+  std::string crop = "center";
+  double max_aspect = 2.0;
+  bool upscale = true, recursive = false;
+  SourcePosition position;
+};
+
+struct Train {
+  int64_t batch_size = 1, micro_batch_size = 1;  ///< the second divides the first
+  double max_grad_norm = 1.0;                    ///< 0: no clipping
+  double caption_dropout = 0.0;
+  double ema_decay = 0.0;  ///< 0: no EMA
+  std::string nonfinite = "stop";
+  int64_t threads = 0;  ///< 0: all cores
+};
+
+struct Optimizer {
+  std::string kind = "adamw";
+  double lr = 1e-4;
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 1e-4;
+  std::string schedule = "constant";
+  int64_t warmup_steps = 0;
+  double min_factor = 0.0;
+  int64_t cycles = 1;
+};
+
+struct Memory {
+  std::vector<std::string> strategies;
+  int64_t budget = 0;                 ///< bytes; 0: none given
+  std::vector<Component> components;  ///< one for each of `strategies`, in that order
+};
+
+struct Placement : Component {
+  std::vector<std::string> devices = {"cpu"};
+};
+
+struct Sample {
+  std::vector<std::string> prompts;  ///< empty: no samples
+  std::string negative_prompt;
+  std::vector<int64_t> size = {512, 512};  ///< {width, height}
+  int64_t steps = 28;
+  double guidance = 4.0;
+  std::vector<int64_t> seeds = {42};
+  int64_t every = 0;  ///< 0: only before and after
+  bool before = true, after = true;
+};
+
+struct Checkpoint {
+  int64_t every = 250;  ///< 0: only at the end
+  int64_t keep = 3;     ///< 0: all
+};
+
+struct Cache {
+  std::string folder;  ///< load() fills in <run.output>/cache
+};
+
+struct Metrics {
+  int64_t every = 1;
+  bool tensorboard = true;
+  double smoothing = 0.98;
+};
+
+struct Recipe {
+  Run run;
+  Component model, text_encoder, autoencoder;
+  std::vector<Data> data;  ///< at least one
+  Train train;
+  std::optional<Component> adapter;  ///< absent: all parameters are trained
+  Component objective;
+  Optimizer optimizer;
+  Memory memory;
+  Placement placement;
+  Sample sample;
+  Checkpoint checkpoint;
+  Cache cache;
+  Metrics metrics;
+
+  std::string file;  ///< the recipe file as it was named
+  /// Dotted key -> the path as the user wrote it, for outputs that must not carry absolute paths.
+  std::map<std::string, std::string> paths_as_written;
+};
+
+}  // namespace trainer::recipe

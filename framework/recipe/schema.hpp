@@ -1,0 +1,87 @@
+/// @file What may stand in a recipe: option, component and section schemas.
+///
+/// Everything about a recipe's keys (checking, defaults, `explain`, the resolved recipe, docs/recipe-reference.md)
+/// comes from these tables. Sections of the framework are declared in C++ (sections_*.cpp); components (models,
+/// strategies, objectives, ...) declare theirs in their plugin manifest, so that a recipe is checked without opening a
+/// library.
+#pragma once
+
+#include <trainer/sdk/options.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer::recipe {
+
+/// The forms a value may have; a key may allow several (bits). In a manifest: "bool", "int", "float", "string", "path"
+/// (a string resolved to an absolute path), "bytes" ("22GB", stored as an integer), each but bool, path and bytes also
+/// as a list: "int[]", "float[]", "string[]"; alternatives are joined by "|": "string|string[]".
+enum ValueType : unsigned {
+  kBool = 1,
+  kInt = 2,
+  kFloat = 4,
+  kString = 8,
+  kPath = 16,
+  kBytes = 32,
+  kIntList = 64,
+  kFloatList = 128,
+  kStringList = 256,
+};
+
+/// One key.
+struct OptionSpec {
+  std::string key;              ///< within its section; a dot makes a sub-table ("schedule.warmup_steps")
+  unsigned type = 0;            ///< ValueType bits
+  Value fallback{};             ///< the default; empty: none
+  std::string fallback_text{};  ///< the default in words where it is not a constant ("runs/<run.name>")
+  std::string same_as{};        ///< key of the same component whose value is the default ("rank" for "alpha")
+  bool required = false;        ///< must be given
+  std::optional<double> min{}, max{}, above{};  ///< range of numbers and of list items; `above` is exclusive
+  int64_t multiple_of = 0;                      ///< 0: any
+  std::size_t min_items = 0, max_items = 0;     ///< length of lists; max 0: any
+  std::vector<std::string> choices{};           ///< valid texts (where several types are allowed, of the single string)
+  std::string unit{};                           ///< "steps", "pixels"
+  std::string help{};                           ///< one or two sentences
+  std::string alias{};                          ///< another name of the key ("device" for "devices")
+  bool must_exist = false;                      ///< paths: the file or folder must be there
+  bool from_working_folder = false;             ///< paths: relative to the current folder, not the recipe's
+};
+
+/// What a component (plugin or built-in) can be told.
+struct ComponentSchema {
+  std::string name;     ///< the value of the section's `kind` ("flux2"); for memory the name in `memory.strategies`
+  std::string kind;     ///< model, text_encoder, autoencoder, objective, adapter, memory, placement
+  std::string summary;  ///< one sentence
+  std::vector<OptionSpec> options;
+};
+
+/// One table of the recipe.
+struct SectionSchema {
+  std::string name;                 ///< "train"
+  std::string summary;              ///< one sentence
+  bool repeated = false;            ///< [[data]]
+  bool optional = false;            ///< leaving it out means something ([adapter])
+  std::string component;            ///< the component kind whose options also stand here; empty: none
+  std::vector<OptionSpec> options;  ///< the keys the framework reads
+};
+
+/// Reads `name`, `kind`, `summary` and the `[[option]]` tables of a plugin manifest; other keys are the loader's.
+/// Option keys: key, type, default, default_text, same_as, required, min, max, above, multiple_of, min_items,
+/// max_items, choices, unit, help, alias, must_exist. `file` names the manifest in messages. Throws Error
+/// (plugin_rejected) listing every mistake as file:line:col, among them a default that breaks its own rules.
+ComponentSchema parse_component_schema(std::string_view manifest, const std::string& file);
+
+/// The components that are part of the framework: objective `flow_matching`, adapter `lora`, placement `single`.
+const std::vector<ComponentSchema>& builtin_components();
+
+/// The sections of a recipe in the order of the reference.
+const std::vector<SectionSchema>& sections();
+
+/// "an integer", "a string or a list of strings": for messages and the reference.
+std::string type_in_words(unsigned type);
+
+}  // namespace trainer::recipe

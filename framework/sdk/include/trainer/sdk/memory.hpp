@@ -1,0 +1,73 @@
+/// @file The four places where a memory strategy can act. A strategy plugin fills one or more of them, so strategies
+/// compose by construction; two that want the same place are reported at `check`.
+#pragma once
+
+#include <trainer/sdk/model.hpp>
+
+namespace trainer {
+
+enum class Pass { forward, backward };
+
+/// One execution of a block within a step.
+struct Site {
+  const Block* block = nullptr;
+  int64_t index = 0, count = 0;  ///< position in the chain and its length
+  int64_t micro_batch = 0;
+};
+
+/// Packs weights that are never trained. At most one format per weight.
+class TRAINER_API WeightFormat {
+ public:
+  virtual ~WeightFormat();
+  /// Null: this weight stays dense. `compute` is the model's dtype; the tensor is read from `source` as `name`.
+  virtual std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
+                                             at::ScalarType compute) = 0;
+};
+
+/// Moves weights between memories around the use of a block (block swap). At most one in a run.
+class TRAINER_API WeightResidency {
+ public:
+  virtual ~WeightResidency();
+  /// Called once before the first step with the chain in execution order.
+  virtual void plan(std::span<Block* const> blocks) = 0;
+  /// Called around every run of a block: `Pass::backward` brackets recompute and backward together.
+  virtual void before(const Site& site, Pass pass) = 0;
+  virtual void after(const Site& site, Pass pass) noexcept = 0;
+};
+
+/// Keeps the inputs of checkpointed blocks elsewhere (host memory, disk). At most one in a run.
+class TRAINER_API ActivationStore {
+ public:
+  virtual ~ActivationStore();
+  /// Takes over a tensor; the returned handle owns it. Contents must come back bit for bit on the same device.
+  virtual std::shared_ptr<void> put(const at::Tensor& tensor, const Site& site) = 0;
+  /// May be called more than once per handle (retain_graph).
+  virtual at::Tensor take(const std::shared_ptr<void>& handle, const Site& site) = 0;
+};
+
+/// How one block is run. More fields come with selective recomputation.
+struct CheckpointOptions {
+  bool recompute = false;  ///< false: autograd keeps what it needs; true: keep the inputs, recompute in backward
+};
+
+/// Chooses for every block how it is run. At most one in a run.
+class TRAINER_API RecomputePolicy {
+ public:
+  virtual ~RecomputePolicy();
+  /// Must depend on the site alone, so that every micro-batch of a step is treated alike.
+  virtual CheckpointOptions choose(const Site& site) = 0;
+};
+
+/// What a memory strategy plugin makes: each accessor is null or an object owned by the strategy.
+class TRAINER_API MemoryStrategy {
+ public:
+  virtual ~MemoryStrategy();
+  virtual WeightFormat* weight_format() { return nullptr; }
+  virtual WeightResidency* weight_residency() { return nullptr; }
+  virtual ActivationStore* activation_store() { return nullptr; }
+  virtual RecomputePolicy* recompute_policy() { return nullptr; }
+  /// Names of strategies this one cannot be combined with, with a reason each.
+  [[nodiscard]] virtual std::map<std::string, std::string> conflicts() const { return {}; }
+};
+
+}  // namespace trainer

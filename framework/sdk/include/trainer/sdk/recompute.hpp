@@ -1,0 +1,39 @@
+/// @file Runs a block: plainly, or keeping its inputs only and recomputing it in backward. Used by the host for every
+/// strategy including none; prototype and traps: docs/adr/0003-recompute-engine.md.
+///
+/// In both modes every differentiable shared tensor and parameter reaches the block through a node of its own, so that
+/// gradients of N blocks are summed in the same order whatever the strategy: recomputed == plain, bit for bit.
+#pragma once
+
+#include <trainer/sdk/memory.hpp>
+
+#include <set>
+
+namespace trainer {
+
+/// Sites whose first run was verified; owned by the run. A site is a block with the shapes, dtypes, strides and
+/// requires_grad bits of its inputs and parameters;
+/// every block is verified once for each.
+struct VerifiedSites {
+  std::set<std::string> signatures;
+  bool always = false;  ///< verify every run (debug)
+  /// Name of a leaf tensor for messages, e.g. a parameter's; may be empty.
+  std::function<std::string(const at::Tensor&)> name_of;
+};
+
+/// What surrounds one run of a block; null members are not used.
+struct BlockRun {
+  Site site;
+  CheckpointOptions options;
+  ActivationStore* store = nullptr;
+  WeightResidency* residency = nullptr;
+  VerifiedSites* verified = nullptr;  ///< null: no verification (tests of the detectors themselves)
+};
+
+/// Runs `block` on `flow` and returns the new carried tensors.
+/// Throws Error naming block and tensor when the block reads a differentiable tensor that is neither in its flow nor
+/// one of its parameters, changes an input in place, computes something else in the recompute, or when a second
+/// derivative (create_graph) is asked of a recomputed block. A throw leaves the process able to run the step again.
+TRAINER_API std::vector<at::Tensor> run_block(Block& block, const Flow& flow, const BlockRun& run);
+
+}  // namespace trainer

@@ -1,0 +1,31 @@
+/// @file Out-of-line destructors and defaults: vtables and typeinfo live once, in this library.
+#include <ATen/ops/slice.h>
+#include <trainer/sdk/registrar.hpp>
+
+namespace trainer {
+
+WeightSource::~WeightSource() = default;
+FrozenWeight::~FrozenWeight() = default;
+LinearAdapter::~LinearAdapter() = default;
+Block::~Block() = default;
+ModelBuilder::~ModelBuilder() = default;
+Model::~Model() = default;
+Tokenizer::~Tokenizer() = default;
+TextEncoder::~TextEncoder() = default;
+Autoencoder::~Autoencoder() = default;
+Random::~Random() = default;
+Objective::~Objective() = default;
+Adapter::~Adapter() = default;
+WeightFormat::~WeightFormat() = default;
+WeightResidency::~WeightResidency() = default;
+ActivationStore::~ActivationStore() = default;
+RecomputePolicy::~RecomputePolicy() = default;
+MemoryStrategy::~MemoryStrategy() = default;
+Placement::~Placement() = default;
+Registrar::~Registrar() = default;
+
+at::Tensor WeightSource::read_rows(std::string_view name, int64_t begin, int64_t end) {
+  return read(name).slice(0, begin, end);
+}
+
+}  // namespace trainer

@@ -1,0 +1,115 @@
+/// @file Parameters, linear layers and the frozen linear function.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/mm.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <trainer/sdk/model.hpp>
+
+#include <utility>
+
+namespace trainer {
+
+at::Tensor Parameter::get(at::ScalarType dtype) const {
+  const at::Tensor& tensor = get();
+  return tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
+}
+
+ParameterSubstitution::ParameterSubstitution(const std::vector<Parameter*>& parameters,
+                                             const std::vector<at::Tensor>& substitutes)
+    : parameters_(parameters) {
+  TORCH_CHECK(parameters.size() == substitutes.size(), "one substitute a parameter");
+  before_.reserve(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    before_.push_back(std::exchange(parameters[i]->substitute_, substitutes[i]));
+}
+ParameterSubstitution::~ParameterSubstitution() {
+  for (std::size_t i = parameters_.size(); i-- > 0;) parameters_[i]->substitute_ = before_[i];
+}
+
+at::Tensor DenseWeight::matmul(const at::Tensor& x) const { return at::mm(x, weight_.t()); }
+at::Tensor DenseWeight::grad_input(const at::Tensor& g) const { return at::mm(g, weight_); }
+at::Tensor DenseWeight::dense(at::ScalarType dtype) const { return weight_.to(dtype); }
+int64_t DenseWeight::bytes() const { return static_cast<int64_t>(weight_.nbytes()); }
+void DenseWeight::to(at::Device device) { weight_ = weight_.to(device); }
+
+namespace {
+
+struct WeightHandle : torch::CustomClassHolder {
+  explicit WeightHandle(std::shared_ptr<FrozenWeight> frozen) : weight(std::move(frozen)) {}
+  std::shared_ptr<FrozenWeight> weight;
+};
+
+/// Saves the handle alone: the weight may be packed, moved or dequantised anew in backward.
+struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const std::shared_ptr<FrozenWeight>& weight) {
+    ctx->saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<WeightHandle>(weight));
+    return weight->matmul(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto handle = c10::static_intrusive_pointer_cast<WeightHandle>(ctx->saved_data["weight"].toCapsule());
+    return {grads[0].defined() ? handle->weight->grad_input(grads[0]) : at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor without_adapter(const LinearState& state, const at::Tensor& x) {
+  at::Tensor y;
+  if (state.frozen) {
+    y = frozen_linear(x, state.frozen);
+  } else {
+    TORCH_CHECK(state.weight, "the weight of \"", state.name, "\" was not loaded");
+    y = at::mm(x, state.weight->get(x.scalar_type()).t());
+  }
+  return state.bias ? y + state.bias->get(x.scalar_type()) : y;
+}
+
+void append_trained(std::vector<Parameter*>& list, const ParameterPtr& parameter) {
+  if (parameter && parameter->trainable()) list.push_back(parameter.get());
+}
+
+}  // namespace
+
+at::Tensor frozen_linear(const at::Tensor& x, const std::shared_ptr<FrozenWeight>& weight) {
+  if (!x.requires_grad() || !at::GradMode::is_enabled()) return weight->matmul(x);
+  return FrozenLinear::apply(x, weight);
+}
+
+at::Tensor Linear::operator()(const at::Tensor& x) const {
+  const LinearState& state = *state_;
+  TORCH_CHECK(x.size(-1) == state.in, "layer \"", state.name, "\" takes ", state.in, " features, got ", x.size(-1));
+  const at::Tensor rows = x.dim() == 2 ? x : x.reshape({-1, state.in});
+  at::Tensor y = without_adapter(state, rows);
+  if (state.adapter && state.adapter_enabled) y = state.adapter->apply(rows, y);
+  if (x.dim() == 2) return y;
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = state.out;
+  return y.view(shape);
+}
+
+std::vector<Parameter*> Linear::trainable() const {
+  std::vector<Parameter*> list;
+  append_trained(list, state_->weight);
+  append_trained(list, state_->bias);
+  if (state_->adapter)
+    for (Parameter* parameter : state_->adapter->parameters()) list.push_back(parameter);
+  return list;
+}
+
+std::vector<Parameter*> Block::trainable() const {
+  std::vector<Parameter*> list;
+  for (const Linear& linear : info_.linears)
+    for (Parameter* parameter : linear.trainable()) list.push_back(parameter);
+  for (const ParameterPtr& parameter : info_.parameters) append_trained(list, parameter);
+  return list;
+}
+
+Linear Block::own(Linear linear) {
+  info_.linears.push_back(linear);
+  return linear;
+}
+ParameterPtr Block::own(ParameterPtr parameter) {
+  info_.parameters.push_back(parameter);
+  return parameter;
+}
+
+}  // namespace trainer

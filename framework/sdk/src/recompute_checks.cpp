@@ -1,0 +1,141 @@
+/// @file Detectors of the recompute engine. Graph nodes are touched in this file only: LibTorch 2.13 changes who owns
+/// a Node, and one file then changes with it.
+#include "recompute_checks.hpp"
+
+#include <ATen/ops/equal.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+#include <trainer/sdk/error.hpp>
+
+#include <sstream>
+#include <unordered_set>
+
+namespace trainer::recompute {
+namespace {
+
+std::string describe(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << " tensor " << tensor.sizes();
+  return text.str();
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0) return true;
+  // As bytes, so that equal NaNs are equal and 0.0 differs from -0.0.
+  return at::equal(a.detach().contiguous().view(at::kByte), b.detach().contiguous().view(at::kByte));
+}
+
+[[noreturn]] void fail(const Block& block, const std::string& message) {
+  throw Error(ExitCode::failed, "block \"" + block.info().name + "\" " + message);
+}
+
+}  // namespace
+
+FlatInputs flatten(const Flow& flow, const std::vector<Parameter*>& parameters) {
+  FlatInputs flat;
+  const auto add = [&](const std::vector<at::Tensor>& tensors, const char* what) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].defined()) continue;
+      flat.tensors.push_back(tensors[i]);
+      flat.names.push_back(what + ("[" + std::to_string(i) + "]"));
+    }
+  };
+  add(flow.carried, "carried");
+  add(flow.shared, "shared");
+  for (Parameter* parameter : parameters) {
+    flat.tensors.push_back(parameter->value());
+    flat.names.push_back(parameter->name());
+  }
+  return flat;
+}
+
+Flow unflatten(const Flow& like, const std::vector<at::Tensor>& tensors) {
+  Flow flow = like;
+  std::size_t next = 0;
+  for (at::Tensor& tensor : flow.carried)
+    if (tensor.defined()) tensor = tensors[next++];
+  for (at::Tensor& tensor : flow.shared)
+    if (tensor.defined()) tensor = tensors[next++];
+  return flow;
+}
+
+std::vector<at::Tensor> alias_leaves(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> leaves;
+  leaves.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) leaves.push_back(tensor.detach().requires_grad_(tensor.requires_grad()));
+  return leaves;
+}
+
+void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& outputs,
+                           const std::vector<at::Tensor>& allowed, const VerifiedSites* sites) {
+  using torch::autograd::Node;
+  std::unordered_set<const c10::TensorImpl*> known;
+  for (const at::Tensor& tensor : allowed) known.insert(tensor.unsafeGetTensorImpl());
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> open;
+  const auto visit = [&](Node* node) {
+    if (node != nullptr && seen.insert(node).second) open.push_back(node);
+  };
+  for (const at::Tensor& output : outputs)
+    if (output.defined() && output.grad_fn()) visit(output.grad_fn().get());
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node);
+        leaf != nullptr && !known.contains(leaf->variable.unsafeGetTensorImpl())) {
+      std::string name = sites != nullptr && sites->name_of ? sites->name_of(leaf->variable) : "";
+      if (!name.empty()) name = "\"" + name + "\", ";
+      fail(block, "reads a differentiable tensor that is neither in its flow nor one of its parameters: it leads to " +
+                      name + "a " + describe(leaf->variable) +
+                      ". Its gradient would be lost when the block is recomputed. Pass the tensor through Flow::shared, "
+                      "or register the parameter with Block::own.");
+    }
+    for (const auto& edge : node->next_edges()) visit(edge.function.get());
+  }
+}
+
+void require_equal(const Block& block, const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
+                   bool compare_bits, const std::string& when) {
+  if (expected.size() != got.size())
+    fail(block, "returned " + std::to_string(expected.size()) + " tensors in forward and " + std::to_string(got.size()) +
+                    " " + when);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const at::Tensor &a = expected[i], &b = got[i];
+    const std::string which = "output " + std::to_string(i);
+    if (a.defined() != b.defined()) fail(block, "returned " + which + " only once: it is undefined " + when);
+    if (!a.defined()) continue;
+    if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type() || a.device() != b.device())
+      fail(block, "returned " + which + " as a " + describe(a) + " in forward and as a " + describe(b) + " " + when);
+    if (compare_bits && !same_bits(a, b))
+      fail(block, "computed other values for " + which + " " + when +
+                      " than in forward. A block must be a pure function of its flow and parameters: look for random "
+                      "numbers, state kept between calls, or an operation that is not deterministic.");
+  }
+}
+
+std::vector<int64_t> versions(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> list;
+  list.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors)
+    list.push_back(tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version()));
+  return list;
+}
+
+void refuse_changed_inputs(const Block& block, const FlatInputs& inputs, const std::vector<int64_t>& before) {
+  const std::vector<int64_t> after = versions(inputs.tensors);
+  for (std::size_t i = 0; i < after.size(); ++i)
+    if (after[i] != before[i])
+      fail(block, "changed its input " + inputs.names[i] + " in place; a recompute would read the changed values");
+}
+
+std::string signature(const Block& block, const FlatInputs& inputs) {
+  // By name, not by type alone: a member cached by an earlier block of the same type is seen only in the later one.
+  std::ostringstream text;
+  text << block.info().name << ':' << block.info().type;
+  for (const at::Tensor& tensor : inputs.tensors)
+    text << ';' << c10::toString(tensor.scalar_type()) << tensor.sizes() << tensor.strides() << tensor.device()
+         << (tensor.requires_grad() ? '+' : '-');
+  return text.str();
+}
+
+}  // namespace trainer::recompute

@@ -1,0 +1,93 @@
+#include <base/files.hpp>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <trainer/sdk/error.hpp>
+
+#include <cstdlib>
+#include <functional>
+
+namespace trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Files : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("files_test." + std::to_string(getpid()));
+    make_folders(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  static void expect_error(ExitCode code, const std::string& message, const std::function<void()>& call) {
+    try {
+      call();
+      ADD_FAILURE() << "no error, expected: " << message;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), code);
+      EXPECT_EQ(error.what(), message);
+    }
+  }
+  fs::path folder_;
+};
+
+TEST_F(Files, WritesAndReads) {
+  const fs::path file = folder_ / "a.txt";
+  write_file_atomically(file, "one");
+  write_file_atomically(file, std::string_view("two\0three", 9));
+  EXPECT_EQ(read_file(file, 9, "recipe"), std::string("two\0three", 9));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);  // no temporary file is left
+}
+
+TEST_F(Files, RefusesWhatItCannotRead) {
+  const fs::path file = folder_ / "a.txt";
+  expect_error(ExitCode::not_found, "cannot open recipe " + file.string() + ": No such file or directory",
+               [&] { (void)read_file(file, 10, "recipe"); });
+  write_file_atomically(file, "0123456789");
+  expect_error(ExitCode::bad_input, "recipe " + file.string() + " is larger than 9 bytes",
+               [&] { (void)read_file(file, 9, "recipe"); });
+  expect_error(ExitCode::bad_input, "recipe " + folder_.string() + " is a folder",
+               [&] { (void)read_file(folder_, 9, "recipe"); });
+  const fs::path fifo = folder_ / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  expect_error(ExitCode::bad_input, "recipe " + fifo.string() + " is not a regular file",
+               [&] { (void)read_file(fifo, 9, "recipe"); });
+  expect_error(ExitCode::bad_input, "status /proc/self/status is larger than 5 bytes",  // says size 0, holds more
+               [] { (void)read_file("/proc/self/status", 5, "status"); });
+}
+
+TEST_F(Files, AFailedWriteLeavesTheOldFile) {
+  const fs::path target = folder_ / "target";
+  make_folders(target);  // a folder cannot be replaced by a file
+  expect_error(ExitCode::io, "cannot replace " + target.string() + ": Is a directory",
+               [&] { write_file_atomically(target, "x"); });
+  EXPECT_TRUE(fs::is_directory(target));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(Files, MakesFolders) {
+  make_folders(folder_ / "a/b/c");
+  make_folders(folder_ / "a/b/c");
+  EXPECT_TRUE(fs::is_directory(folder_ / "a/b/c"));
+  write_file_atomically(folder_ / "file", "");
+  expect_error(ExitCode::io, "cannot create folder " + (folder_ / "file/x").string() + ": Not a directory",
+               [&] { make_folders(folder_ / "file/x"); });
+}
+
+TEST_F(Files, CacheFolderFollowsTheEnvironment) {
+  const char* home = std::getenv("HOME");
+  const std::string old_home = home == nullptr ? "" : home;
+  setenv("XDG_CACHE_HOME", "/x", 1);
+  EXPECT_EQ(user_cache_folder(), "/x/trainer");
+  setenv("XDG_CACHE_HOME", "relative", 1);
+  setenv("HOME", "/h", 1);
+  EXPECT_EQ(user_cache_folder(), "/h/.cache/trainer");
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  EXPECT_EQ(user_cache_folder(), "");
+  setenv("HOME", old_home.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace trainer

@@ -1,0 +1,46 @@
+#include <base/suggest.hpp>
+
+#include <gtest/gtest.h>
+
+namespace trainer {
+namespace {
+
+using Names = std::vector<std::string>;
+
+TEST(Suggest, OrdersByDistance) {
+  const Names valid = {"rank", "alpha", "targets", "tank", "bank"};
+  EXPECT_EQ(nearest_names("rnak", valid), (Names{"rank", "tank", "bank"}));
+  EXPECT_EQ(nearest_names("rnak", valid, 1), Names{"rank"});
+  EXPECT_EQ(nearest_names("Alhpa", valid), Names{"alpha"});
+}
+
+TEST(Suggest, LeavesOutWhatIsFar) {
+  const Names valid = {"weight_decay", "lr", "eps"};
+  EXPECT_EQ(nearest_names("wieght_dcay", valid), Names{"weight_decay"});
+  EXPECT_EQ(nearest_names("xy", valid), Names{});  // two edits of two letters have nothing in common
+  EXPECT_EQ(nearest_names("checkpoint", valid), Names{});
+}
+
+TEST(Suggest, ComparesTheLastDottedPart) {
+  const Names valid = {"optimizer.lr", "train.batch_size", "adapter.rank"};
+  EXPECT_EQ(nearest_names("train.lr", valid), Names{"optimizer.lr"});
+  EXPECT_EQ(nearest_names("rnak", valid), Names{"adapter.rank"});
+}
+
+TEST(Suggest, FindsNamesThatGoOn) {
+  EXPECT_EQ(nearest_names("batch", Names{"steps", "batch_size"}), Names{"batch_size"});
+  EXPECT_EQ(nearest_names("ba", Names{"batch_size"}), Names{});
+}
+
+TEST(Suggest, Sentence) {
+  EXPECT_EQ(did_you_mean("kran", Names{"lr"}), "");
+  EXPECT_EQ(did_you_mean("rnk", Names{"rank"}), " (did you mean \"rank\"?)");
+  EXPECT_EQ(did_you_mean("rank", Names{"tank", "bank"}), " (did you mean \"tank\" or \"bank\"?)");
+  EXPECT_EQ(did_you_mean("rank", Names{"tank", "bank", "sank", "dank"}),
+            " (did you mean \"tank\", \"bank\" or \"sank\"?)");
+}
+
+TEST(Suggest, TakesHugeNames) { EXPECT_EQ(did_you_mean(std::string(100'000, 'a'), Names{"a"}), ""); }
+
+}  // namespace
+}  // namespace trainer
