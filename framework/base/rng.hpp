@@ -24,6 +24,7 @@ enum class RngStream : uint32_t {
   synthetic = 8,
   crop = 9,
   validation = 10,
+  timestep_normal = 11,
 };
 
 /// One Philox block: four 32-bit words for a 64-bit key and a 128-bit counter.

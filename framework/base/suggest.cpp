@@ -46,9 +46,17 @@ std::size_t nearness(std::string_view a, std::string_view b) {
   return distance > allowed || distance >= longer ? (longer == 0 ? 0 : kFar) : distance;
 }
 
-std::string_view last_part(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? name : name.substr(dot + 1);
+/// Nearness of two dotted names: siblings by their own part (a long common prefix would make all of them near), others
+/// on the whole or, as the right name in another place, by the last part.
+std::size_t dotted_nearness(std::string_view a, std::string_view b) {
+  const std::size_t dot_a = a.rfind('.'), dot_b = b.rfind('.');
+  if (dot_a == std::string_view::npos && dot_b == std::string_view::npos) return nearness(a, b);
+  const auto after = [](std::string_view name, std::size_t dot) {
+    return dot == std::string_view::npos ? name : name.substr(dot + 1);
+  };
+  const std::size_t own_part = nearness(after(a, dot_a), after(b, dot_b));
+  const bool siblings = dot_a == dot_b && a.substr(0, dot_a) == b.substr(0, dot_b);
+  return siblings ? own_part : std::min(own_part, nearness(a, b));
 }
 
 }  // namespace
@@ -64,10 +72,7 @@ std::vector<std::string> nearest_names(std::string_view name, std::span<const st
   for (std::size_t i = 0; i < valid.size(); ++i) {
     if (valid[i].size() > kLongestName) continue;
     const std::string candidate = lower(valid[i]);
-    std::size_t distance = nearness(wanted, candidate);
-    if (wanted.find('.') != std::string::npos || candidate.find('.') != std::string::npos) {
-      distance = std::min(distance, nearness(last_part(wanted), last_part(candidate)));
-    }
+    const std::size_t distance = dotted_nearness(wanted, candidate);
     if (distance != kFar) near.push_back({distance, edit_distance(wanted, candidate), i});
   }
   std::stable_sort(near.begin(), near.end(), [](const Candidate& a, const Candidate& b) {

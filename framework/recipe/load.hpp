@@ -31,7 +31,8 @@ Recipe defaults();
 
 enum class PathStyle { absolute, as_written };
 
-/// The complete recipe as TOML, every key given. With absolute paths it loads again to an equal recipe from any folder.
+/// The complete recipe as TOML, every key given. With absolute paths it loads again to an equal recipe from any folder;
+/// as written, paths that were not given are left out.
 std::string to_toml(const Recipe& recipe, PathStyle paths = PathStyle::absolute);
 
 /// Every key with its value as TOML text, in the order of to_toml ("data.0.folder", "\"/photos\"").

@@ -17,9 +17,9 @@
 
 namespace trainer::recipe {
 
-/// The forms a value may have; a key may allow several (bits). In a manifest: "bool", "int", "float", "string", "path"
-/// (a string resolved to an absolute path), "bytes" ("22GB", stored as an integer), each but bool, path and bytes also
-/// as a list: "int[]", "float[]", "string[]"; alternatives are joined by "|": "string|string[]".
+/// The forms a value may have; a key may allow several (bits). In a manifest: "bool", "integer", "number", "string",
+/// "path" (a string resolved to an absolute path), "bytes" ("22GB", stored as an integer), and the lists "integers",
+/// "numbers", "strings"; alternatives are joined by "|": "string|strings".
 enum ValueType : unsigned {
   kBool = 1,
   kInt = 2,
@@ -65,8 +65,8 @@ struct SectionSchema {
   std::string summary;              ///< one sentence
   bool repeated = false;            ///< [[data]]
   bool optional = false;            ///< leaving it out means something ([adapter])
-  std::string component;            ///< the component kind whose options also stand here; empty: none
-  std::vector<OptionSpec> options;  ///< the keys the framework reads
+  std::string component{};  ///< the component kind whose options also stand here; empty: none
+  std::vector<OptionSpec> options{};  ///< the keys the framework reads
 };
 
 /// Reads `name`, `kind`, `summary` and the `[[option]]` tables of a plugin manifest; other keys are the loader's.
@@ -75,7 +75,7 @@ struct SectionSchema {
 /// (plugin_rejected) listing every mistake as file:line:col, among them a default that breaks its own rules.
 ComponentSchema parse_component_schema(std::string_view manifest, const std::string& file);
 
-/// The components that are part of the framework: objective `flow_matching`, adapter `lora`, placement `single`.
+/// The components that are part of the framework: objective `flow_matching`, adapter `lora`.
 const std::vector<ComponentSchema>& builtin_components();
 
 /// The sections of a recipe in the order of the reference.

@@ -1,5 +1,6 @@
 #include <weights/safetensors_header.hpp>
 
+#include <algorithm>
 #include <cstring>
 
 namespace trainer::weights {
@@ -45,11 +46,13 @@ std::size_t invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-std::string quoted(std::string_view text) {
+std::string quote_name(std::string_view text) {
   constexpr std::size_t kShown = 120;
   constexpr char kDigits[] = "0123456789abcdef";
+  std::size_t cut = std::min(text.size(), kShown);
+  while (cut < text.size() && cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;  // whole letters
   std::string safe = "\"";
-  for (const char c : text.substr(0, kShown)) {
+  for (const char c : text.substr(0, cut)) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte == 0x7F) {
       safe += std::string("\\x") + kDigits[byte >> 4] + kDigits[byte & 15];
@@ -57,7 +60,7 @@ std::string quoted(std::string_view text) {
       safe += c;
     }
   }
-  return safe + (text.size() > kShown ? "...\"" : "\"");
+  return safe + (cut < text.size() ? "...\"" : "\"");
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

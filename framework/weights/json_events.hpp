@@ -25,8 +25,8 @@ class JsonEvents {
   virtual void finish() = 0;
   virtual void key(std::string&& name) = 0;
   virtual void value(JsonScalar&& scalar) = 0;
-  /// `position`: bytes read; `token`: the offending text; `reason`: the parser's own words. Must throw.
-  [[noreturn]] virtual void syntax_error(std::size_t position, const std::string& token, const std::string& reason) = 0;
+  /// `position`: bytes read; `token`: the offending text; `reason`: the parser's own words..
+  virtual void syntax_error(std::size_t position, const std::string& token, const std::string& reason) = 0;
 };
 
 /// Joins nlohmann's event interface to ours.
@@ -52,7 +52,7 @@ class JsonAdapter final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return events_.finish(), true; }
   bool end_array() override { return events_.finish(), true; }
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception& error) override {
-    events_.syntax_error(position, token, error.what());
+    return events_.syntax_error(position, token, error.what()), false;
   }
 
  private:

@@ -27,6 +27,11 @@ TEST(Suggest, ComparesTheLastDottedPart) {
   EXPECT_EQ(nearest_names("rnak", valid), Names{"adapter.rank"});
 }
 
+TEST(Suggest, SiblingsAreComparedByTheirOwnPart) {
+  const Names valid = {"adapter.alpha", "adapter.dtype", "adapter.rank"};
+  EXPECT_EQ(nearest_names("adapter.alhpa", valid), Names{"adapter.alpha"});
+}
+
 TEST(Suggest, FindsNamesThatGoOn) {
   EXPECT_EQ(nearest_names("batch", Names{"steps", "batch_size"}), Names{"batch_size"});
   EXPECT_EQ(nearest_names("ba", Names{"batch_size"}), Names{});

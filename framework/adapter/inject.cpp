@@ -1,0 +1,89 @@
+#include <ATen/ops/empty.h>
+#include <adapter/inject.hpp>
+#include <base/hash.hpp>
+#include <base/rng.hpp>
+#include <base/suggest.hpp>
+
+namespace trainer::adapter {
+namespace {
+
+bool glob(std::string_view pattern, std::string_view text) {
+  // Iterative: on a mismatch, go back to the last star and let it take one more character.
+  std::size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      mark = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p, ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+uint64_t key_of(const std::string& name) { return std::stoull(xxh128(name).substr(0, 16), nullptr, 16); }
+
+std::span<float> floats(at::Tensor& tensor) {
+  return {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+}  // namespace
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.find('*') != std::string_view::npos) return glob(pattern, name);
+  return name == pattern || (name.size() > pattern.size() && name.ends_with(pattern) &&
+                             name[name.size() - pattern.size() - 1] == '.');
+}
+
+std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::string> patterns) {
+  std::vector<bool> wanted(layers.size(), false);
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      if (matches(pattern, layers[i].name())) wanted[i] = found = true;
+    if (found) continue;
+    std::vector<std::string> names;
+    for (const Linear& layer : layers) names.push_back(layer.name());
+    throw Error(ExitCode::bad_recipe, "adapter.targets: \"" + pattern + "\" matches no linear layer" +
+                                          did_you_mean(pattern, names) + "; the model has " +
+                                          std::to_string(layers.size()) + ", `trainer inspect` lists them");
+  }
+  std::vector<Linear> chosen;
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    if (wanted[i]) chosen.push_back(layers[i]);
+  return chosen;
+}
+
+std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
+                               at::Device device) {
+  std::vector<Parameter*> parameters;
+  for (const Linear& layer : layers) {
+    LinearState& state = layer.state();
+    KeyedRng rng(seed, RngStream::adapter_init, 0, key_of(state.name));
+    const auto uniform = [&](double low, double high, at::IntArrayRef shape) {
+      at::Tensor data = at::empty(shape, at::kFloat);
+      rng.fill_uniform(floats(data), static_cast<float>(low), static_cast<float>(high));
+      return data.to(device);
+    };
+    const auto normal = [&](double mean, double std, at::IntArrayRef shape) {
+      at::Tensor data = at::empty(shape, at::kFloat);
+      rng.fill_normal(floats(data));
+      return data.mul_(std).add_(mean).to(device);
+    };
+    state.adapter = adapter.attach(state, uniform, normal);
+    for (Parameter* parameter : state.adapter->parameters()) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+void enable(std::span<const Linear> layers, bool on) {
+  for (const Linear& layer : layers) layer.state().adapter_enabled = on;
+}
+
+}  // namespace trainer::adapter

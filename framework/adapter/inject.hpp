@@ -1,0 +1,27 @@
+/// @file Chooses the linear layers that an adapter trains, and hangs it on them.
+#pragma once
+
+#include <trainer/sdk/objective.hpp>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trainer::adapter {
+
+/// Whether a canonical layer name is meant by a pattern: `*` stands for any text and the whole name must match; a
+/// pattern without `*` also matches as the last parts of a name ("attn.to_q", as peft does).
+bool matches(std::string_view pattern, std::string_view name);
+
+/// The layers meant by `patterns`, in the order of `layers`. Throws Error (bad_recipe) for a pattern that matches
+/// nothing, with near names.
+std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::string> patterns);
+
+/// Attaches the adapter to `layers` and returns its trained parameters in order. Initial values are keyed by (seed,
+/// layer name): they do not depend on which other layers are targeted. Data is made on the CPU and moved to `device`.
+std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed, at::Device device);
+
+/// Turns the adapter of all layers on or off, for samples of the untrained model.
+void enable(std::span<const Linear> layers, bool on);
+
+}  // namespace trainer::adapter

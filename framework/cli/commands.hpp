@@ -1,0 +1,43 @@
+/// @file The commands of `trainer`, one file each: every function adds its subcommand to the app and says what it runs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trainer::cli {
+
+/// Options every command has, filled by the parser.
+struct Common {
+  std::string libtorch;
+  std::vector<std::string> plugin_dirs;
+  bool json = false;   ///< results as JSON on stdout
+  bool quiet = false;  ///< warnings and errors only
+  std::function<int()> action;  ///< what the parsed command runs; returns the exit code
+};
+
+void add_run(CLI::App& app, Common& common);
+void add_check(CLI::App& app, Common& common);
+void add_cache(CLI::App& app, Common& common);
+void add_sample(CLI::App& app, Common& common);
+void add_inspect(CLI::App& app, Common& common);
+void add_plugins(CLI::App& app, Common& common);
+void add_explain(CLI::App& app, Common& common);
+void add_doctor(CLI::App& app, Common& common);
+
+/// A recipe on the command line: RECIPE and --set.
+struct RecipeArguments {
+  std::string file;
+  std::vector<std::string> overrides;
+};
+/// Adds both to a subcommand; `arguments` must outlive the parse.
+void add_recipe(CLI::App& command, RecipeArguments& arguments);
+
+/// Checks the recipe without LibTorch, so that mistakes are told in milliseconds, then calls the engine.
+int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
+                    const Common& common);
+
+}  // namespace trainer::cli

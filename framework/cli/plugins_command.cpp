@@ -1,0 +1,49 @@
+#include <cli/commands.hpp>
+#include <cli/engine_loader.hpp>
+
+#include <cstdio>
+
+namespace trainer::cli {
+namespace {
+
+int list(const Common& common) {
+  const plugin::Found found = plugin::find_manifests(find_layout(common.plugin_dirs).plugins);
+  nlohmann::json rows = nlohmann::json::array();
+  for (const plugin::Manifest& manifest : found.manifests) {
+    const recipe::ComponentSchema& schema = manifest.schema;
+    if (common.json)
+      rows.push_back({{"name", schema.name},
+                      {"kind", schema.kind},
+                      {"version", manifest.version},
+                      {"torch", manifest.torch},
+                      {"summary", schema.summary},
+                      {"library", manifest.library.string()}});
+    else
+      std::printf("%-20s %-14s %-8s %s\n", schema.name.c_str(), schema.kind.c_str(), manifest.version.c_str(),
+                  schema.summary.c_str());
+  }
+  if (common.json) std::printf("%s\n", rows.dump(2).c_str());
+  for (const std::string& problem : found.problems) std::fprintf(stderr, "not readable: %s\n", problem.c_str());
+  return found.problems.empty() ? 0 : static_cast<int>(ExitCode::plugin_rejected);
+}
+
+}  // namespace
+
+void add_plugins(CLI::App& app, Common& common) {
+  static std::string file;
+  CLI::App* command = app.add_subcommand("plugins", "List or check plugins")->require_subcommand(1);
+  command->footer("Example: trainer plugins list");
+  command->add_subcommand("list", "What the search path holds, from the manifests; opens nothing")
+      ->callback([&common] { common.action = [&common] { return list(common); }; });
+  CLI::App* check = command->add_subcommand("check", "Load one plugin and say what it offers, or why it is refused");
+  check->add_option("FILE", file, "manifest (NAME.plugin.toml)")->required();
+  check->footer("Example: trainer plugins check my_plugin.plugin.toml");
+  check->callback([&common] {
+    common.action = [&common] {
+      return call_engine("plugins_check", {{"file", file}, {"json", common.json}}, find_layout(common.plugin_dirs),
+                         common.libtorch);
+    };
+  });
+}
+
+}  // namespace trainer::cli

@@ -1,0 +1,278 @@
+// libtrainer_images.so: libvips behind the C interface of images_api.h. The only source that includes libvips.
+#include <data/images_api.h>
+
+#include <vips/vips.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace {
+
+struct Unref {
+  void operator()(VipsImage* image) const { g_object_unref(image); }
+};
+using Picture = std::unique_ptr<VipsImage, Unref>;
+
+/// A reason for the user; caught at the C boundary.
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// libvips' error buffer as one line, emptied.
+std::string vips_reason() {
+  std::string text = vips_error_buffer();
+  vips_error_clear();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ';');
+  return text.empty() ? "unknown reason" : text;
+}
+
+/// Takes the result of a libvips call with output `made`.
+Picture taken(int result, VipsImage* made, const char* doing) {
+  if (result != 0) throw Refused(std::string(doing) + ": " + vips_reason());
+  return Picture(made);
+}
+
+void drop_message(const char*, GLogLevelFlags, const char*, void*) {}
+
+/// Once per process. Only these five loaders may run: whatever the bytes claim to be, nothing else parses them.
+void start() {
+  static const bool started = [] {
+    if (VIPS_INIT("trainer") != 0) return false;
+    vips_block_untrusted_set(TRUE);
+    vips_operation_block_set("VipsForeignLoad", TRUE);
+    for (const char* loader : {"VipsForeignLoadJpeg", "VipsForeignLoadPng", "VipsForeignLoadWebp",
+                               "VipsForeignLoadHeif", "VipsForeignLoadTiff"}) {
+      vips_operation_block_set(loader, FALSE);
+    }
+    vips_cache_set_max(0);  // inputs are memory of the caller: a cached operation would outlive it
+    g_log_set_handler("VIPS", static_cast<GLogLevelFlags>(G_LOG_LEVEL_WARNING | G_LOG_LEVEL_MESSAGE | G_LOG_LEVEL_INFO),
+                      drop_message, nullptr);
+    return true;
+  }();
+  if (!started) throw Refused("libvips cannot start: " + vips_reason());
+}
+
+/// "VipsForeignLoadJpegBuffer" -> "jpeg".
+std::string format_of(const void* bytes, size_t size) {
+  const char* loader = vips_foreign_find_load_buffer(bytes, size);
+  vips_error_clear();
+  const std::string_view name = loader == nullptr ? "" : loader;
+  for (const auto& [part, format] : {std::pair{"Jpeg", "jpeg"}, {"Png", "png"}, {"Webp", "webp"}, {"Heif", "heif"},
+                                     {"Tiff", "tiff"}}) {
+    if (name.find(part) != std::string_view::npos) return format;
+  }
+  throw Refused("no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
+}
+
+/// Animations that libvips shows as their first frame: APNG has an acTL chunk before the pixels, AVIF the brand avis.
+bool hidden_animation(std::string_view bytes, const std::string& format) {
+  if (format == "heif") return bytes.substr(8, 4) == "avis";
+  if (format != "png") return false;
+  for (size_t at = 8; at + 8 <= bytes.size();) {
+    const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(bytes[at + i])); };
+    const std::string_view type = bytes.substr(at + 4, 4);
+    if (type == "acTL") return true;
+    if (type == "IDAT") return false;
+    at += 12 + ((byte(0) << 24) | (byte(1) << 16) | (byte(2) << 8) | byte(3));
+  }
+  return false;
+}
+
+int64_t bytes_per_sample(const VipsImage* image) {
+  return static_cast<int64_t>(vips_format_sizeof(vips_image_get_format(image)));
+}
+
+void check_limits(const VipsImage* image, const TrainerImageLimits& limits) {
+  const int64_t width = vips_image_get_width(image), height = vips_image_get_height(image);
+  const std::string size = std::to_string(width) + " x " + std::to_string(height) + " pixels";
+  if (width > limits.max_side || height > limits.max_side) {
+    throw Refused(size + ", no side may be over " + std::to_string(limits.max_side));
+  }
+  if (width * height > limits.max_pixels) {
+    throw Refused(size + ", more than " + std::to_string(limits.max_pixels / 1'000'000) + " million");
+  }
+  const int64_t bytes = width * height * vips_image_get_bands(image) * bytes_per_sample(image);
+  if (bytes > limits.max_decoded_bytes) {
+    throw Refused(size + " take " + std::to_string(bytes >> 20) + " MiB decoded, at most " +
+                  std::to_string(limits.max_decoded_bytes >> 20) + " are allowed");
+  }
+}
+
+/// Colour spaces with an agreed way to sRGB.
+void check_colours(const VipsImage* image) {
+  const VipsInterpretation space = vips_image_get_interpretation(image);
+  const int colours = vips_image_get_bands(image) - (vips_image_hasalpha(const_cast<VipsImage*>(image)) != 0 ? 1 : 0);
+  const bool known = (colours == 3 && (space == VIPS_INTERPRETATION_sRGB || space == VIPS_INTERPRETATION_RGB16)) ||
+                     (colours == 1 && (space == VIPS_INTERPRETATION_B_W || space == VIPS_INTERPRETATION_GREY16)) ||
+                     (colours == 4 && space == VIPS_INTERPRETATION_CMYK);
+  const VipsBandFormat format = vips_image_get_format(image);
+  if (known && (format == VIPS_FORMAT_UCHAR || format == VIPS_FORMAT_USHORT)) return;
+  throw Refused("colour space " + std::string(vips_enum_nick(VIPS_TYPE_INTERPRETATION, space)) + " with " +
+                std::to_string(colours) + " channels of type " + vips_enum_nick(VIPS_TYPE_BAND_FORMAT, format) +
+                " is not supported; convert it to 8 or 16 bit RGB");
+}
+
+/// The picture with its header read and checked; pixels are decoded when asked for.
+Picture open_image(const void* bytes, size_t size, const TrainerImageLimits& limits, std::string& format) {
+  start();
+  format = format_of(bytes, size);
+  VipsImage* opened = vips_image_new_from_buffer(bytes, size, "", "access", VIPS_ACCESS_SEQUENTIAL, "fail_on",
+                                                 VIPS_FAIL_ON_ERROR, nullptr);
+  if (opened == nullptr) throw Refused("damaged " + format + ": " + vips_reason());
+  Picture image(opened);
+  check_limits(image.get(), limits);
+  // A heic file may hold a burst or a thumbnail beside its primary picture, which is the one that is read.
+  const bool pages = format != "heif" && vips_image_get_n_pages(image.get()) > 1;
+  if (pages || hidden_animation({static_cast<const char*>(bytes), size}, format)) {
+    throw Refused(format == "tiff" ? "has several pages; keep one" : "is animated; keep one frame");
+  }
+  check_colours(image.get());
+  return image;
+}
+
+/// Alpha laid on white, in the picture's own colour space (where white is white in every one that is accepted).
+Picture flattened(Picture image) {
+  if (vips_image_hasalpha(image.get()) == 0) return image;
+  const bool sixteen = vips_image_get_format(image.get()) == VIPS_FORMAT_USHORT;
+  const bool ink = vips_image_get_interpretation(image.get()) == VIPS_INTERPRETATION_CMYK;
+  const double full = sixteen ? 65535 : 255, white[1] = {ink ? 0.0 : full};
+  VipsArrayDouble* background = vips_array_double_new(white, 1);
+  VipsImage* flat = nullptr;
+  const int result = vips_flatten(image.get(), &flat, "background", background, "max_alpha", full, nullptr);
+  vips_area_unref(VIPS_AREA(background));
+  return taken(result, flat, "cannot remove the alpha channel");
+}
+
+/// 8-bit sRGB, three bands. A damaged profile, or one for another colour space, counts as none.
+Picture to_srgb(Picture image) {
+  const bool ink = vips_image_get_interpretation(image.get()) == VIPS_INTERPRETATION_CMYK;
+  VipsImage* converted = nullptr;
+  if (ink || vips_image_get_typeof(image.get(), VIPS_META_ICC_NAME) != 0) {
+    const int result = vips_icc_transform(image.get(), &converted, "srgb", "embedded", TRUE, "input_profile",
+                                          ink ? "cmyk" : "srgb", "intent", VIPS_INTENT_RELATIVE, "depth", 8, nullptr);
+    if (result == 0) image.reset(std::exchange(converted, nullptr));
+    if (result != 0 && ink) throw Refused("cannot convert CMYK to sRGB: " + vips_reason());
+    vips_error_clear();
+  }
+  const int result = vips_colourspace(image.get(), &converted, VIPS_INTERPRETATION_sRGB, nullptr);
+  image = taken(result, converted, "cannot convert to sRGB");
+  if (vips_image_get_bands(image.get()) != 3 || vips_image_get_format(image.get()) != VIPS_FORMAT_UCHAR) {
+    throw Refused("cannot be converted to 8-bit sRGB");
+  }
+  return image;
+}
+
+/// Upright. Rotating reads the whole picture at once, so it is brought into memory first.
+Picture upright(Picture image) {
+  if (vips_image_get_orientation(image.get()) == 1) return image;
+  Picture whole(vips_image_copy_memory(image.get()));
+  if (whole == nullptr) throw Refused("cannot be decoded: " + vips_reason());
+  VipsImage* turned = nullptr;
+  const int result = vips_autorot(whole.get(), &turned, nullptr);
+  return taken(result, turned, "cannot apply the EXIF orientation");
+}
+
+/// Smallest size with the same aspect that covers width x height, then the centre.
+Picture covered(Picture image, int64_t width, int64_t height) {
+  const double from_width = vips_image_get_width(image.get()), from_height = vips_image_get_height(image.get());
+  const double scale = std::max(static_cast<double>(width) / from_width, static_cast<double>(height) / from_height);
+  const auto side = [&](double from, int64_t least) {
+    return std::max(static_cast<double>(least), std::round(from * scale));
+  };
+  VipsImage* resized = nullptr;
+  // gap 0: Lanczos over every pixel, without the box filter that libvips puts before a large reduction.
+  int result = vips_resize(image.get(), &resized, side(from_width, width) / from_width, "vscale",
+                           side(from_height, height) / from_height, "kernel", VIPS_KERNEL_LANCZOS3, "gap", 0.0, nullptr);
+  image = taken(result, resized, "cannot be resized");
+  const int excess_x = vips_image_get_width(image.get()) - static_cast<int>(width);
+  const int excess_y = vips_image_get_height(image.get()) - static_cast<int>(height);
+  VipsImage* cropped = nullptr;
+  result = vips_extract_area(image.get(), &cropped, excess_x / 2, excess_y / 2, static_cast<int>(width),
+                             static_cast<int>(height), nullptr);
+  return taken(result, cropped, "cannot be cropped");
+}
+
+/// Decodes every pixel, keeping none.
+void read_through(VipsImage* image) {
+  double highest = 0;
+  if (vips_max(image, &highest, nullptr) != 0) throw Refused("damaged: " + vips_reason());
+}
+
+template <typename Work>
+int guarded(char* message, const Work& work) {
+  try {
+    work();
+    vips_thread_shutdown();
+    return 0;
+  } catch (const std::exception& error) {
+    std::snprintf(message, TRAINER_IMAGES_MESSAGE_BYTES, "%s", error.what());
+  } catch (...) {
+    std::snprintf(message, TRAINER_IMAGES_MESSAGE_BYTES, "unknown failure");
+  }
+  return 1;
+}
+
+}  // namespace
+
+#define TRAINER_IMAGES_EXPORT extern "C" __attribute__((visibility("default")))
+
+TRAINER_IMAGES_EXPORT int trainer_images_version() { return TRAINER_IMAGES_VERSION; }
+
+TRAINER_IMAGES_EXPORT int trainer_images_header(const void* bytes, size_t size, const TrainerImageLimits* limits,
+                                                TrainerImageHeader* header, char* message) {
+  return guarded(message, [&] {
+    std::string format;
+    const Picture image = open_image(bytes, size, *limits, format);
+    *header = {};
+    std::snprintf(header->format, sizeof header->format, "%s", format.c_str());
+    header->width = vips_image_get_width(image.get());
+    header->height = vips_image_get_height(image.get());
+    header->bands = vips_image_get_bands(image.get());
+    header->bits = static_cast<int32_t>(8 * bytes_per_sample(image.get()));
+    header->has_alpha = vips_image_hasalpha(image.get()) != 0 ? 1 : 0;
+    header->orientation = vips_image_get_orientation(image.get());
+    if (vips_image_get_orientation_swap(image.get()) != 0) std::swap(header->width, header->height);
+  });
+}
+
+TRAINER_IMAGES_EXPORT int trainer_images_decode(const void* bytes, size_t size, const TrainerImageLimits* limits,
+                                                int64_t width, int64_t height, uint8_t* rgb, char* message) {
+  return guarded(message, [&] {
+    std::string format;
+    Picture image = open_image(bytes, size, *limits, format);
+    if (width == 0) return read_through(image.get());
+    image = covered(upright(to_srgb(flattened(std::move(image)))), width, height);
+    size_t written = 0;
+    void* pixels = vips_image_write_to_memory(image.get(), &written);
+    if (pixels == nullptr) throw Refused("damaged " + format + ": " + vips_reason());
+    const bool fits = written == static_cast<size_t>(3 * width * height);
+    if (fits) std::memcpy(rgb, pixels, written);
+    g_free(pixels);
+    if (!fits) throw Refused("decoded to an unexpected size");
+  });
+}
+
+TRAINER_IMAGES_EXPORT int trainer_images_encode_png(const uint8_t* rgb, int64_t width, int64_t height, void** png,
+                                                    size_t* size, char* message) {
+  return guarded(message, [&] {
+    start();
+    VipsImage* made = vips_image_new_from_memory(rgb, static_cast<size_t>(3 * width * height), static_cast<int>(width),
+                                                 static_cast<int>(height), 3, VIPS_FORMAT_UCHAR);
+    if (made == nullptr) throw Refused("cannot make a picture: " + vips_reason());
+    const Picture image(made);
+    image->Type = VIPS_INTERPRETATION_sRGB;
+    if (vips_pngsave_buffer(image.get(), png, size, "strip", TRUE, nullptr) != 0) {
+      throw Refused("cannot write PNG: " + vips_reason());
+    }
+  });
+}
+
+TRAINER_IMAGES_EXPORT void trainer_images_free(void* memory) { g_free(memory); }

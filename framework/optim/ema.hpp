@@ -1,0 +1,28 @@
+/// @file Exponential moving average of the trained parameters; samples and exports use it when the recipe asks for it.
+#pragma once
+
+#include <trainer/sdk/layers.hpp>
+
+namespace trainer::optim {
+
+class Ema {
+ public:
+  /// Starts at the parameters' present values.
+  Ema(std::vector<Parameter*> parameters, double decay);
+  /// shadow = decay * shadow + (1 - decay) * value; the decay is min(decay, (1 + n) / (10 + n)) for the n-th update, so
+  /// that the first steps are forgotten (as in TensorFlow's ExponentialMovingAverage).
+  void update();
+  /// Exchanges shadow and parameters; call twice to return.
+  void swap();
+  /// "<parameter>.ema" and "ema.updates".
+  [[nodiscard]] NamedTensors state() const;
+  void load_state(const NamedTensors& state);
+
+ private:
+  std::vector<Parameter*> parameters_;
+  double decay_;
+  std::vector<at::Tensor> shadow_;
+  at::Tensor updates_;  ///< int64 scalar
+};
+
+}  // namespace trainer::optim

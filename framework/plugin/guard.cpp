@@ -1,0 +1,25 @@
+#include <c10/util/Exception.h>
+#include <plugin/guard.hpp>
+#include <trainer/sdk/error.hpp>
+
+namespace trainer::plugin {
+
+void rethrow_as_plugin_error(const std::string& plugin, const std::string& phase) {
+  try {
+    throw;
+  } catch (const PluginError&) {
+    throw;
+  } catch (const Error&) {
+    throw;  // a message for the user with its own exit code: damaged weights, a wrong option
+  } catch (const c10::OutOfMemoryError&) {
+    throw;  // handled where memory is planned
+  } catch (const c10::Error& error) {
+    throw PluginError(plugin, phase, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw PluginError(plugin, phase, error.what());
+  } catch (...) {
+    throw PluginError(plugin, phase, "an exception that is no std::exception");
+  }
+}
+
+}  // namespace trainer::plugin

@@ -1,0 +1,127 @@
+#include <base/suggest.hpp>
+#include <plugin/library.hpp>
+#include <plugin/loader.hpp>
+#include <trainer/sdk/fingerprint.hpp>
+
+#include <algorithm>
+#include <sstream>
+
+namespace trainer::plugin {
+namespace {
+
+constexpr auto kApi = "0.1";
+static_assert(TRAINER_API_MAJOR == 0 && TRAINER_API_MINOR == 1, "kApi and the descriptor's numbers are one thing");
+
+/// The fields of a fingerprint that differ, e.g. "compiler: plugin gcc13, program gcc12".
+std::string fingerprint_difference(const std::string& theirs, const std::string& ours) {
+  const auto fields = [](const std::string& text) {
+    std::map<std::string, std::string> map;
+    std::istringstream stream(text);
+    for (std::string field; std::getline(stream, field, ';');) {
+      const auto equals = field.find('=');
+      map[field.substr(0, equals)] = equals == std::string::npos ? "" : field.substr(equals + 1);
+    }
+    return map;
+  };
+  const auto plugin = fields(theirs), program = fields(ours);
+  std::string text;
+  for (const auto& [key, value] : program) {
+    const auto it = plugin.find(key);
+    const std::string other = it == plugin.end() ? "(not stated)" : it->second;
+    if (other != value) text += "\n  " + key + ": plugin " + other + ", program " + value;
+  }
+  return text.empty() ? "\n  plugin  " + theirs + "\n  program " + ours : text;
+}
+
+void require_fingerprint(const std::string& plugin, const std::string& phase, const std::string& theirs) {
+  if (theirs != TRAINER_SDK_FINGERPRINT)
+    throw PluginError(plugin, phase,
+                      "built for another program:" + fingerprint_difference(theirs, TRAINER_SDK_FINGERPRINT) +
+                          "\n  rebuild the plugin with this program's SDK");
+}
+
+/// Before dlopen: constructors run in it, and a wrong LibTorch or sanitizer can end the process there.
+void gate(const Manifest& manifest) {
+  const std::string& name = manifest.schema.name;
+  const auto check = [&](const char* what, const std::string& theirs, const std::string& ours) {
+    if (theirs != ours)
+      throw PluginError(name, "manifest",
+                        std::string("built for ") + what + " " + theirs + ", this program has " + ours + " (" +
+                            manifest.file.string() + "); rebuild the plugin");
+  };
+  check("SDK API", manifest.api, kApi);
+  check("LibTorch", manifest.torch, TORCH_VERSION);
+  require_fingerprint(name, "manifest", manifest.fingerprint);
+}
+
+const trainer_plugin_v1& handshake(const Manifest& manifest, const void* library) {
+  const std::string& name = manifest.schema.name;
+  const auto* plugin = static_cast<const trainer_plugin_v1*>(find(library, "trainer_plugin"));
+  if (plugin == nullptr)
+    throw PluginError(name, "handshake", manifest.library.string() + " does not export trainer_plugin; is it a plugin?");
+  if (plugin->magic != TRAINER_PLUGIN_MAGIC || plugin->struct_size < sizeof(trainer_plugin_v1))
+    throw PluginError(name, "handshake", "the descriptor in " + manifest.library.string() + " is not one of this program");
+  if (plugin->api_major != TRAINER_API_MAJOR || plugin->api_minor > TRAINER_API_MINOR)
+    throw PluginError(name, "handshake",
+                      "the library is for SDK API " + std::to_string(plugin->api_major) + "." +
+                          std::to_string(plugin->api_minor) + ", this program has " + kApi);
+  if (manifest.plugin != plugin->name)
+    throw PluginError(name, "handshake", std::string("the library calls itself \"") + plugin->name +
+                                             "\", the manifest says \"" + manifest.plugin + "\"");
+  return *plugin;
+}
+
+}  // namespace
+
+Loader::Loader(std::vector<SearchFolder> folders) : folders_(std::move(folders)), found_(find_manifests(folders_)) {}
+
+bool Loader::registered(const std::string& kind, const std::string& name) const {
+  const auto names = registry_.names();
+  return std::find(names.begin(), names.end(), kind + " " + name) != names.end();
+}
+
+const Manifest& Loader::manifest_of(const std::string& kind, const std::string& name) const {
+  std::vector<std::string> valid;
+  for (const Manifest& manifest : found_.manifests) {
+    if (manifest.schema.kind != kind) continue;
+    if (manifest.schema.name == name) return manifest;
+    valid.push_back(manifest.schema.name);
+  }
+  std::string searched;
+  for (const auto& [folder, origin] : folders_) searched += "\n  " + folder.string() + " (" + origin + ")";
+  for (const std::string& problem : found_.problems) searched += "\n  not readable: " + problem;
+  throw PluginError(name, "find", "no " + kind + " of this name" + did_you_mean(name, valid) + "; searched:" + searched);
+}
+
+void Loader::require(const std::string& kind, const std::string& name) {
+  if (registered(kind, name)) return;
+  const Manifest& manifest = manifest_of(kind, name);
+  const std::vector<std::string> offered = load(manifest);
+  if (registered(kind, name)) return;
+  std::string list;
+  for (const std::string& item : offered) list += (list.empty() ? "" : ", ") + item;
+  throw PluginError(name, "init", "the manifest promises the " + kind + " \"" + name + "\", the library registered " +
+                                      (list.empty() ? "nothing" : list));
+}
+
+std::vector<std::string> Loader::load(const Manifest& manifest) {
+  const std::string& name = manifest.schema.name;
+  if (loaded_.contains(manifest.library)) return {};
+  gate(manifest);
+  const void* library = nullptr;
+  try {
+    library = open(manifest.library, Scope::local);
+  } catch (const OpenError& error) {
+    throw PluginError(name, "open", error.what());
+  }
+  const trainer_plugin_v1& plugin = handshake(manifest, library);
+  require_fingerprint(name, "fingerprint", plugin.fingerprint);
+  StagedRegistrar registrar(registry_);
+  guard(name, "init", [&] { plugin.init(static_cast<Registrar*>(&registrar)); });
+  std::vector<std::string> offered = registrar.names();
+  registrar.merge_into(registry_);
+  loaded_.insert(manifest.library);
+  return offered;
+}
+
+}  // namespace trainer::plugin

@@ -1,0 +1,41 @@
+/// @file From a component's kind and name to its factory: find, manifest, gate, open, handshake, fingerprint, init.
+/// The order and its reasons: docs/adr/0001-plugin-abi.md.
+#pragma once
+
+#include <plugin/manifest.hpp>
+#include <plugin/registry.hpp>
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace trainer::plugin {
+
+/// The plugins of a process. Libraries are opened when a component is asked for and stay open.
+class Loader {
+ public:
+  /// Reads the manifests of `folders`; opens nothing.
+  explicit Loader(std::vector<SearchFolder> folders);
+
+  [[nodiscard]] const Found& found() const { return found_; }
+  Registry& registry() { return registry_; }
+
+  /// Makes sure that the component is in the registry, opening its library if need be. `kind` as in manifests
+  /// ("model", "text_encoder", ...). Throws PluginError; the registry is then unchanged.
+  void require(const std::string& kind, const std::string& name);
+
+  /// Opens and checks one library by its manifest file, for `plugins check`. Returns what it registered.
+  std::vector<std::string> load(const Manifest& manifest);
+
+ private:
+  [[nodiscard]] bool registered(const std::string& kind, const std::string& name) const;
+  [[nodiscard]] const Manifest& manifest_of(const std::string& kind, const std::string& name) const;
+
+  std::vector<SearchFolder> folders_;
+  Found found_;
+  Registry registry_;
+  std::set<std::filesystem::path> loaded_;
+};
+
+}  // namespace trainer::plugin

@@ -1,0 +1,81 @@
+#include <toml++/toml.h>
+
+#include <base/files.hpp>
+#include <plugin/manifest.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <algorithm>
+#include <set>
+
+namespace trainer::plugin {
+namespace {
+
+constexpr std::size_t kManifestLimit = 1 << 20;
+
+std::string text_of(const toml::table& table, const char* key, const std::filesystem::path& file) {
+  const auto value = table[key].value<std::string>();
+  if (!value) throw PluginError(file.string(), "manifest", std::string("key \"") + key + "\" is missing or no string");
+  return *value;
+}
+
+std::vector<std::filesystem::path> manifest_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code absent;  // a folder of the search path may be missing
+  for (const auto& entry : std::filesystem::directory_iterator(folder, absent))
+    if (entry.path().string().ends_with(".plugin.toml")) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+Manifest read_manifest(const std::filesystem::path& file) {
+  const std::string text = read_file(file, kManifestLimit, "plugin manifest");
+  try {
+    const toml::table table = toml::parse(text, file.string());
+    if (table["manifest"].value<int64_t>() != 1)
+      throw PluginError(file.string(), "manifest", "\"manifest = 1\" is missing: not a manifest this program reads");
+    Manifest manifest;
+    manifest.schema = recipe::parse_component_schema(text, file.string());
+    manifest.plugin = table["plugin"].value_or(manifest.schema.name);
+    manifest.version = text_of(table, "version", file);
+    manifest.api = text_of(table, "api", file);
+    manifest.torch = text_of(table, "torch", file);
+    manifest.fingerprint = text_of(table, "fingerprint", file);
+    const std::filesystem::path library = text_of(table, "library", file);
+    if (library.has_parent_path() || library.is_absolute())
+      throw PluginError(file.string(), "manifest", "\"library\" must be a file name beside the manifest");
+    manifest.file = std::filesystem::absolute(file);
+    manifest.library = manifest.file.parent_path() / library;
+    return manifest;
+  } catch (const toml::parse_error& error) {
+    throw PluginError(file.string(), "manifest", "line " + std::to_string(error.source().begin.line) + ": " +
+                                                     std::string(error.description()));
+  }
+}
+
+Found find_manifests(const std::vector<SearchFolder>& folders) {
+  Found found;
+  std::set<std::pair<std::string, std::string>> known;
+  for (const auto& [folder, origin] : folders) {
+    for (const auto& file : manifest_files(folder)) {
+      try {
+        Manifest manifest = read_manifest(file);
+        if (known.emplace(manifest.schema.kind, manifest.schema.name).second)
+          found.manifests.push_back(std::move(manifest));
+      } catch (const Error& error) {
+        found.problems.emplace_back(error.what());
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<recipe::ComponentSchema> schemas(const Found& found) {
+  std::vector<recipe::ComponentSchema> list;
+  list.reserve(found.manifests.size());
+  for (const Manifest& manifest : found.manifests) list.push_back(manifest.schema);
+  return list;
+}
+
+}  // namespace trainer::plugin

@@ -1,0 +1,41 @@
+/// @file `<name>.plugin.toml` beside a plugin: what it offers, what it was built for and what it can be told, read
+/// without opening the library. Free of LibTorch: the front lists plugins and checks recipes with it.
+#pragma once
+
+#include <recipe/schema.hpp>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace trainer::plugin {
+
+/// One component of a plugin. A library that offers several has one manifest for each.
+struct Manifest {
+  recipe::ComponentSchema schema;  ///< name, kind, summary, options
+  std::string plugin;              ///< name in the library's descriptor; the component's unless the key is given
+  std::string version, api, torch, fingerprint;
+  std::filesystem::path library, file;  ///< absolute
+};
+
+/// A folder that is searched, and where the choice came from ("TRAINER_PLUGIN_PATH", "build tree", "installed").
+struct SearchFolder {
+  std::filesystem::path folder;
+  std::string origin;
+};
+
+/// Throws PluginError (phase manifest) naming the file, line and key.
+Manifest read_manifest(const std::filesystem::path& file);
+
+struct Found {
+  std::vector<Manifest> manifests;    ///< in order of folder, then file name; the first of a kind and name counts
+  std::vector<std::string> problems;  ///< manifests that could not be read, one message each
+};
+
+/// Reads all manifests of `folders`. A folder that does not exist is skipped; a bad manifest hides no other.
+Found find_manifests(const std::vector<SearchFolder>& folders);
+
+/// Schemas of what was found.
+std::vector<recipe::ComponentSchema> schemas(const Found& found);
+
+}  // namespace trainer::plugin

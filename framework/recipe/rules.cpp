@@ -1,0 +1,137 @@
+#include <recipe/rules.hpp>
+
+#include <recipe/paths.hpp>
+#include <recipe/write.hpp>
+
+#include <filesystem>
+
+namespace trainer::recipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Rules {
+ public:
+  Rules(const Recipe& recipe, const Node& root, Problems& problems)
+      : recipe_(recipe), root_(root), problems_(problems) {}
+
+  void check() {
+    check_name();
+    check_batch();
+    check_schedule();
+    check_memory();
+    check_devices();
+    check_data();
+  }
+
+ private:
+  /// Where a key was written; where it was not, its section or the start of the file.
+  SourcePosition at(std::string_view section, std::string_view key) const {
+    const Node* node = root_.find(section);
+    if (node == nullptr) return root_.position;
+    SourcePosition position = node->position;
+    while (node != nullptr && !key.empty()) {
+      const std::size_t dot = key.find('.');
+      node = node->find(key.substr(0, dot));
+      key = dot == std::string_view::npos ? std::string_view() : key.substr(dot + 1);
+      if (node != nullptr) position = node->position;
+    }
+    return position;
+  }
+  bool given(std::string_view section, std::string_view key) const {
+    const Node* node = root_.find(section);
+    return node != nullptr && node->find(key) != nullptr;
+  }
+
+  void check_name() {
+    const std::string& name = recipe_.run.name;
+    const bool bad = name.find('/') != std::string::npos || name.starts_with('.') || name.starts_with('-');
+    bool control = false;
+    for (const char c : name) control = control || static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+    if (bad || control) {
+      problems_.add(at("run", "name"),
+                    "run.name: " + in_quotes(name) +
+                        " is no file name: no \"/\" or control characters, no \".\" or \"-\" at the start");
+    }
+  }
+
+  void check_batch() {
+    const Train& train = recipe_.train;
+    if (train.batch_size % train.micro_batch_size == 0) return;
+    const char* key = given("train", "micro_batch_size") ? "micro_batch_size" : "batch_size";
+    problems_.add(at("train", key), "train.micro_batch_size: " + std::to_string(train.micro_batch_size) +
+                                        " does not divide train.batch_size " + std::to_string(train.batch_size));
+  }
+
+  void check_schedule() {
+    const int64_t warmup = recipe_.optimizer.warmup_steps;
+    if (warmup <= recipe_.run.steps) return;
+    problems_.add(at("optimizer", "schedule.warmup_steps"),
+                  "optimizer.schedule.warmup_steps: " + std::to_string(warmup) + " is more than the " +
+                      std::to_string(recipe_.run.steps) + " of run.steps: lr would never be reached");
+  }
+
+  void check_memory() {
+    if (recipe_.memory.budget == 0 || recipe_.memory.strategies.empty()) return;
+    problems_.add(at("memory", "budget"),
+                  "memory.budget: the planner chooses the strategies; leave out memory.budget or memory.strategies");
+  }
+
+  void check_devices() {
+    for (const std::string& device : recipe_.placement.devices) {
+      check_device(device, "placement", given("placement", "device") ? "device" : "devices");
+    }
+    check_device(recipe_.text_encoder.device, "text_encoder", "device");
+    check_device(recipe_.autoencoder.device, "autoencoder", "device");
+  }
+
+  /// "cpu", "cuda", "cuda:1": which devices there are is seen when the run starts.
+  void check_device(const std::string& device, const std::string& section, const std::string& key) {
+    const std::size_t colon = device.find(':');
+    const std::string type = device.substr(0, colon);
+    const std::string index = colon == std::string::npos ? "0" : device.substr(colon + 1);
+    const bool good = !type.empty() && type.find_first_not_of("abcdefghijklmnopqrstuvwxyz") == std::string::npos &&
+                      !index.empty() && index.size() <= 3 && index.find_first_not_of("0123456789") == std::string::npos;
+    const bool left_out = device.empty() && section != "placement";
+    if (good || left_out) return;
+    problems_.add(at(section, key), section + "." + key + ": " + in_quotes(device) +
+                                        " is no device; write \"cpu\" or \"cuda:0\", with the number of the card");
+  }
+
+  void check_data() {
+    for (std::size_t i = 0; i < recipe_.data.size(); ++i) {
+      const Data& data = recipe_.data[i];
+      if (data.metadata.empty()) continue;
+      const std::string extension = fs::path(data.metadata).extension().string();
+      if (extension == ".jsonl" || extension == ".csv") continue;
+      problems_.add(data.position, "data." + std::to_string(i) + ".metadata: expected a .jsonl or .csv file, found " +
+                                       in_quotes(data.metadata));
+    }
+  }
+
+  const Recipe& recipe_;
+  const Node& root_;
+  Problems& problems_;
+};
+
+/// A recipe's file name as a run name.
+std::string name_from(const std::string& file) {
+  std::string name = fs::path(file).stem().string();
+  while (!name.empty() && (name.front() == '.' || name.front() == '-')) name.erase(0, 1);
+  return name.empty() ? "run" : name;
+}
+
+}  // namespace
+
+void check_rules(const Recipe& recipe, const Node& root, Problems& problems) { Rules(recipe, root, problems).check(); }
+
+void fill_in_paths(Recipe& recipe) {
+  if (recipe.run.name.empty()) recipe.run.name = name_from(recipe.file);
+  if (recipe.run.output.empty()) recipe.run.output = absolute_path("runs/" + recipe.run.name, {}, true);
+  if (recipe.cache.folder.empty()) recipe.cache.folder = recipe.run.output + "/cache";
+  if (recipe.text_encoder.tokenizer.empty()) {
+    recipe.text_encoder.tokenizer = (fs::path(recipe.text_encoder.path).parent_path() / "tokenizer").string();
+  }
+}
+
+}  // namespace trainer::recipe

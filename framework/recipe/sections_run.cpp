@@ -1,0 +1,62 @@
+#include <recipe/fields.hpp>
+
+namespace trainer::recipe {
+
+const std::vector<Field<Run>>& run_fields() {
+  static const std::vector<Field<Run>> fields = {
+      field(&Run::name, {.key = "name",
+                         .fallback_text = "the recipe's file name",
+                         .help = "Names the outputs, for example lora/NAME-250.safetensors."}),
+      field(&Run::output,
+            {.key = "output",
+             .type = kPath,
+             .fallback_text = "runs/<run.name>",
+             .help = "Folder of the run. A relative path is relative to the folder the program is started "
+                     "in, not to the recipe.",
+             .from_working_folder = true}),
+      field(&Run::seed, {.key = "seed",
+                         .min = 0,
+                         .help = "Every random number of the run is a function of it: equal seeds give equal runs."}),
+      field(&Run::steps, {.key = "steps", .min = 1, .unit = "steps", .help = "Optimizer steps."}),
+  };
+  return fields;
+}
+
+const std::vector<Field<Checkpoint>>& checkpoint_fields() {
+  static const std::vector<Field<Checkpoint>> fields = {
+      field(&Checkpoint::every,
+            {.key = "every",
+             .min = 0,
+             .unit = "steps",
+             .help = "Steps between checkpoints (exact resume) and exports; 0: only at the end. The "
+                     "last step is always saved."}),
+      field(&Checkpoint::keep,
+            {.key = "keep", .min = 0, .help = "How many of the newest checkpoints stay on disk; 0: all."}),
+  };
+  return fields;
+}
+
+const std::vector<Field<Cache>>& cache_fields() {
+  static const std::vector<Field<Cache>> fields = {
+      field(&Cache::folder, {.key = "folder",
+                             .type = kPath,
+                             .fallback_text = "<run.output>/cache",
+                             .help = "Folder of encoded pictures and captions. Its entries are keyed by content and by "
+                                     "everything that made them, so several runs may share it."}),
+  };
+  return fields;
+}
+
+const std::vector<Field<Metrics>>& metrics_fields() {
+  static const std::vector<Field<Metrics>> fields = {
+      field(&Metrics::every, {.key = "every", .min = 1, .unit = "steps", .help = "Steps between rows of log.jsonl."}),
+      field(&Metrics::tensorboard, {.key = "tensorboard", .help = "Also write TensorBoard event files."}),
+      field(&Metrics::smoothing, {.key = "smoothing",
+                                  .min = 0,
+                                  .max = 0.9999,
+                                  .help = "Weight of the past in the smoothed loss; 0 shows the loss as it is."}),
+  };
+  return fields;
+}
+
+}  // namespace trainer::recipe

@@ -1,0 +1,41 @@
+#include <train/memory_stack.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <map>
+
+namespace trainer::train {
+
+MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(strategies)) {
+  std::map<std::string, std::string> owners;
+  const auto take = [&](auto*& place, auto* offered, const std::string& what, const std::string& name) {
+    if (offered == nullptr) return;
+    if (place != nullptr)
+      throw Error(ExitCode::bad_recipe, "memory.strategies: \"" + owners[what] + "\" and \"" + name + "\" both " + what +
+                                            "; keep one of them");
+    place = offered;
+    owners[what] = name;
+  };
+  for (const auto& [name, strategy] : strategies_) {
+    for (const auto& [other, reason] : strategy->conflicts())
+      for (const auto& present : strategies_)
+        if (present.name == other)
+          throw Error(ExitCode::bad_recipe,
+                      "memory.strategies: \"" + name + "\" cannot be combined with \"" + other + "\": " + reason);
+    if (WeightFormat* format = strategy->weight_format()) formats_.push_back(format);
+    take(residency_, strategy->weight_residency(), "move weights between memories", name);
+    take(store_, strategy->activation_store(), "store the inputs of blocks", name);
+    take(policy_, strategy->recompute_policy(), "choose what is recomputed", name);
+  }
+}
+
+BlockRun MemoryStack::run_at(const Site& site, VerifiedSites* verified) const {
+  BlockRun run;
+  run.site = site;
+  if (policy_ != nullptr) run.options = policy_->choose(site);
+  run.store = store_;
+  run.residency = residency_;
+  run.verified = verified;
+  return run;
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,87 @@
+#include <ATen/core/Tensor.h>
+#include <base/suggest.hpp>
+#include <c10/util/accumulate.h>
+#include <train/model_builder.hpp>
+
+#include <sstream>
+
+namespace trainer::train {
+namespace {
+
+std::string text_of(const std::vector<int64_t>& shape) {
+  std::ostringstream text;
+  text << at::IntArrayRef(shape);
+  return text.str();
+}
+
+}  // namespace
+
+SourceBuilder::SourceBuilder(WeightSource& source, BuildOptions options)
+    : source_(source), options_(std::move(options)) {}
+
+void SourceBuilder::require_shape(const std::string& name, const std::vector<int64_t>& shape) const {
+  const TensorInfo* info = source_.find(name);
+  if (info == nullptr)
+    throw Error(ExitCode::bad_input,
+                source_.describe() + ": tensor \"" + name + "\" is missing" + did_you_mean(name, source_.names()),
+                "MODEL_KEYS");
+  if (info->shape != shape)
+    throw Error(ExitCode::bad_input,
+                source_.describe() + ": tensor \"" + name + "\" has shape " + text_of(info->shape) +
+                    ", the model needs " + text_of(shape),
+                "MODEL_KEYS");
+}
+
+at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_t>& shape) {
+  require_shape(name, shape);
+  inventory_.parameter_count += c10::multiply_integers(shape);
+  if (options_.headers_only) return {};
+  const at::Tensor stored = source_.read(name);
+  const at::ScalarType dtype = options_.trained ? at::kFloat : options_.dtype;
+  // A copy even where the dtype is right: the stored tensor may be a view of the mapped file.
+  at::Tensor tensor = stored.to(stored.options().dtype(dtype).device(options_.device), /*non_blocking=*/false, /*copy=*/true);
+  inventory_.weight_bytes += static_cast<int64_t>(tensor.nbytes());
+  return tensor.requires_grad_(options_.trained);
+}
+
+Linear SourceBuilder::linear(const std::string& name, int64_t in, int64_t out, bool bias) {
+  auto state = std::make_shared<LinearState>();
+  state->name = name;
+  state->in = in;
+  state->out = out;
+  const std::string weight = name + ".weight";
+  require_shape(weight, {out, in});
+  if (!options_.trained && !options_.headers_only)
+    for (WeightFormat* format : options_.formats)
+      if (!state->frozen) state->frozen = format->pack(*state, weight, source_, options_.dtype);
+  if (state->frozen) {
+    state->frozen->to(options_.device);
+    inventory_.weight_bytes += state->frozen->bytes();
+    inventory_.parameter_count += in * out;
+  } else {
+    at::Tensor tensor = load(weight, {out, in});
+    if (options_.trained)
+      state->weight = std::make_shared<Parameter>(weight, std::move(tensor));
+    else if (tensor.defined())
+      state->frozen = std::make_shared<DenseWeight>(std::move(tensor));
+  }
+  if (bias) state->bias = std::make_shared<Parameter>(name + ".bias", load(name + ".bias", {out}));
+  inventory_.linears.emplace_back(state);
+  return inventory_.linears.back();
+}
+
+ParameterPtr SourceBuilder::parameter(const std::string& name, const std::vector<int64_t>& shape) {
+  inventory_.parameters.push_back(std::make_shared<Parameter>(name, load(name, shape)));
+  return inventory_.parameters.back();
+}
+
+std::vector<Parameter*> trained_parameters(const Inventory& inventory) {
+  std::vector<Parameter*> list;
+  for (const Linear& linear : inventory.linears)
+    for (Parameter* parameter : linear.trainable()) list.push_back(parameter);
+  for (const ParameterPtr& parameter : inventory.parameters)
+    if (parameter->value().defined() && parameter->trainable()) list.push_back(parameter.get());
+  return list;
+}
+
+}  // namespace trainer::train

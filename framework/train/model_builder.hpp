@@ -1,0 +1,51 @@
+/// @file Turns a weight source into the layers of a model: frozen (dense or packed by a strategy) or trained.
+#pragma once
+
+#include <trainer/sdk/memory.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+/// Everything a model was built from, in creation order: what adapters, optimisers and `inspect` go through.
+struct Inventory {
+  std::vector<Linear> linears;
+  std::vector<ParameterPtr> parameters;
+  int64_t weight_bytes = 0;       ///< held by frozen weights and parameters
+  int64_t parameter_count = 0;    ///< elements of all weights
+};
+
+struct BuildOptions {
+  at::ScalarType dtype = at::kFloat;  ///< compute dtype; frozen weights are kept in it
+  at::Device device = at::kCPU;
+  bool trained = false;       ///< weights become fp32 leaves that require grad (full fine-tune)
+  bool headers_only = false;  ///< shapes and names only: nothing is read; the model cannot run
+  std::vector<WeightFormat*> formats;  ///< of the memory strategies; the first that packs a weight wins
+};
+
+/// Reads tensor by tensor: peak memory is the built model plus one tensor.
+class SourceBuilder final : public ModelBuilder {
+ public:
+  /// Both are borrowed for the builder's life; `source` has canonical names.
+  SourceBuilder(WeightSource& source, BuildOptions options);
+  Linear linear(const std::string& name, int64_t in, int64_t out, bool bias) override;
+  ParameterPtr parameter(const std::string& name, const std::vector<int64_t>& shape) override;
+  at::ScalarType dtype() const override { return options_.dtype; }
+  at::Device device() const override { return options_.device; }
+  /// What was built so far.
+  [[nodiscard]] const Inventory& inventory() const { return inventory_; }
+
+ private:
+  void require_shape(const std::string& name, const std::vector<int64_t>& shape) const;
+  at::Tensor load(const std::string& name, const std::vector<int64_t>& shape);
+  WeightSource& source_;
+  BuildOptions options_;
+  Inventory inventory_;
+};
+
+/// All trained tensors of an inventory, each once: layers in order, then other parameters.
+std::vector<Parameter*> trained_parameters(const Inventory& inventory);
+
+}  // namespace trainer::train

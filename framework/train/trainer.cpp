@@ -1,0 +1,104 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/stack.h>
+#include <train/forward.hpp>
+#include <train/trainer.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <iterator>
+
+namespace trainer::train {
+namespace {
+
+std::string join(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  return text;
+}
+
+/// The first parameter, in order, whose gradient is not finite.
+std::string first_bad_gradient(const std::vector<Parameter*>& parameters) {
+  for (Parameter* parameter : parameters) {
+    const at::Tensor& grad = parameter->value().grad();
+    if (grad.defined() && !at::isfinite(grad).all().item<bool>()) return parameter->name();
+  }
+  return {};
+}
+
+}  // namespace
+
+Example Trainer::example(int64_t micro) const {
+  return parts_.objective.prepare(parts_.data.batch(step_, micro), parts_.model, parts_.random);
+}
+
+std::vector<at::Tensor> Trainer::accumulate_gradients() {
+  const auto micros = static_cast<std::size_t>(parts_.data.micro_batches());
+  std::vector<at::Tensor> graphs(micros), losses(micros);
+  for (const ScheduleStep& task : parts_.placement.schedule) {
+    const auto micro = static_cast<std::size_t>(task.micro_batch);
+    if (task.pass == Pass::forward) {
+      graphs[micro] = forward_loss(parts_.model, parts_.objective, example(task.micro_batch), parts_.memory, verified_,
+                                   task.micro_batch);
+      losses[micro] = graphs[micro].detach();
+    } else {
+      (graphs[micro] / static_cast<double>(micros)).backward();
+      graphs[micro].reset();
+    }
+  }
+  return losses;
+}
+
+StepReport Trainer::step() {
+  const auto begin = std::chrono::steady_clock::now();
+  StepReport report;
+  report.learning_rate = parts_.schedule.at(step_);
+
+  const std::vector<at::Tensor> losses = accumulate_gradients();
+  const at::Tensor norm = optim::gradient_norm(parts_.optimizer.parameters());
+  report.loss = at::stack(losses).mean().item<double>();
+  report.grad_norm = norm.item<double>();
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) report_non_finite(losses);
+
+  if (parts_.max_grad_norm > 0) optim::clip_gradients(parts_.optimizer.parameters(), norm, parts_.max_grad_norm);
+  parts_.optimizer.step(report.learning_rate);
+  parts_.optimizer.zero_grad();
+  if (parts_.ema != nullptr) parts_.ema->update();
+
+  report.step = ++step_;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+void Trainer::fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step) {
+  while (step_ < steps)
+    if (!after_step(step())) return;
+}
+
+void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
+  std::string text = "step " + std::to_string(step_ + 1) + ": ";
+  for (std::size_t micro = 0; micro < losses.size(); ++micro) {
+    if (std::isfinite(losses[micro].item<double>())) continue;
+    const Example bad = example(static_cast<int64_t>(micro));
+    std::string times;
+    for (const double time : bad.times) times += (times.empty() ? "" : ", ") + std::to_string(time);
+    const std::string where = first_non_finite(parts_.model, bad, parts_.memory);
+    throw Error(ExitCode::non_finite,
+                text + "the loss became " + std::to_string(losses[micro].item<double>()) + "; first non-finite value: " +
+                    (where.empty() ? "the loss itself" : where) + "; files: " +
+                    join(parts_.data.files(step_, static_cast<int64_t>(micro))) + "; timesteps: " + times +
+                    ". The weights were not changed by this step. A lower optimizer.lr usually helps; the newest "
+                    "checkpoint is from before this step.");
+  }
+  std::vector<std::string> files;
+  for (std::size_t micro = 0; micro < losses.size(); ++micro) {
+    const std::vector<std::string> more = parts_.data.files(step_, static_cast<int64_t>(micro));
+    files.insert(files.end(), more.begin(), more.end());
+  }
+  throw Error(ExitCode::non_finite, text + "the gradient became non-finite; first in \"" +
+                                        first_bad_gradient(parts_.optimizer.parameters()) + "\"; files: " + join(files) +
+                                        ". The weights were not changed by this step.");
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,62 @@
+/// @file The training loop: what one optimiser step is, and how steps make a run.
+#pragma once
+
+#include <optim/adamw.hpp>
+#include <optim/ema.hpp>
+#include <optim/lr_schedule.hpp>
+#include <train/batch_source.hpp>
+#include <train/memory_stack.hpp>
+#include <trainer/sdk/placement.hpp>
+
+#include <functional>
+
+namespace trainer::train {
+
+/// What a run consists of; all borrowed for the trainer's life.
+struct Parts {
+  Model& model;
+  const Objective& objective;
+  const MemoryStack& memory;
+  const PlacementPlan& placement;
+  const Random& random;
+  BatchSource& data;
+  optim::AdamW& optimizer;
+  optim::Ema* ema = nullptr;  ///< null: none
+  optim::LrSchedule schedule;
+  double max_grad_norm = 1.0;  ///< 0: no clipping
+};
+
+struct StepReport {
+  int64_t step = 0;        ///< steps done, this one included
+  double loss = 0;         ///< mean over the step's samples
+  double grad_norm = 0;    ///< before clipping
+  double learning_rate = 0;
+  double seconds = 0;
+};
+
+class Trainer {
+ public:
+  Trainer(Parts parts, int64_t first_step) : parts_(std::move(parts)), step_(first_step) {}
+
+  /// One optimiser step over all its micro-batches. Throws Error (non_finite) before the update when loss or gradient
+  /// is not finite, naming step, files, timesteps and the first part of the model where it happened.
+  StepReport step();
+
+  /// Steps until `steps` are done; after each calls `after_step`, which returns false to stop early.
+  void fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step);
+
+  [[nodiscard]] int64_t steps_done() const { return step_; }
+  VerifiedSites& verified_sites() { return verified_; }
+
+ private:
+  /// Forward and backward of all micro-batches in the placement's order; returns their losses (detached, unscaled).
+  std::vector<at::Tensor> accumulate_gradients();
+  Example example(int64_t micro) const;
+  [[noreturn]] void report_non_finite(const std::vector<at::Tensor>& losses);
+
+  Parts parts_;
+  int64_t step_;  ///< optimiser steps done
+  VerifiedSites verified_;
+};
+
+}  // namespace trainer::train

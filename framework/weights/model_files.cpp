@@ -1,0 +1,158 @@
+#include <weights/model_files.hpp>
+
+#include <base/files.hpp>
+#include <base/hash.hpp>
+#include <base/log.hpp>
+#include <base/suggest.hpp>
+#include <trainer/sdk/error.hpp>
+#include <weights/shard_index.hpp>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+namespace trainer::weights {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kIndexSuffix[] = ".safetensors.index.json";
+constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
+
+/// Names in `folder` that end in `suffix`, sorted, hidden ones (our temporary files) left out.
+std::vector<std::string> names_ending_in(const fs::path& folder, const std::string& suffix) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(suffix) && name[0] != '.') names.push_back(name);
+  }
+  if (error) throw Error(ExitCode::io, "cannot list folder " + folder.string() + ": " + error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The one to take: a customary name, else the only one, else empty.
+std::string choose(const std::vector<std::string>& names, const std::string& suffix) {
+  for (const char* stem : {"diffusion_pytorch_model", "model"}) {
+    if (std::find(names.begin(), names.end(), stem + suffix) != names.end()) return stem + suffix;
+  }
+  return names.size() == 1 ? names[0] : std::string();
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < 8; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return text + (names.size() > 8 ? ", ..." : "");
+}
+
+/// What to say about a folder that holds no model by itself.
+std::string folder_help(const fs::path& folder) {
+  std::vector<std::string> components;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->is_directory(error) && !names_ending_in(it->path(), ".safetensors").empty()) {
+      components.push_back(it->path().filename().string());
+    }
+  }
+  std::sort(components.begin(), components.end());
+  return components.empty() ? "; is the download complete?" : "; name one of its folders: " + joined(components);
+}
+
+}  // namespace
+
+std::unique_ptr<ModelFiles> ModelFiles::open(const fs::path& path, const ModelOptions& options) {
+  std::unique_ptr<ModelFiles> model(new ModelFiles);
+  model->path_ = path;
+  std::error_code error;
+  if (!options.component.empty() && fs::is_directory(path / options.component, error)) {
+    model->path_ = path / options.component;
+  }
+  if (fs::is_directory(model->path_, error)) {
+    model->open_folder(options);
+  } else {
+    model->files_.emplace_back(MappedFile::open(model->path_), options.read);
+  }
+  const fs::path folder = fs::is_directory(model->path_, error) ? model->path_ : model->path_.parent_path();
+  if (fs::exists(folder / "config.json", error)) {
+    model->config_ = read_file(folder / "config.json", kMaxConfigBytes, "model configuration");
+  }
+  for (std::size_t i = 0; i < model->files_.size(); ++i) {
+    const TensorFile& file = model->files_[i];
+    for (const TensorEntry& entry : file.header().entries) model->holders_.emplace(entry.name, i);
+    model->metadata_.insert(file.metadata().begin(), file.metadata().end());
+  }
+  return model;
+}
+
+void ModelFiles::open_folder(const ModelOptions& options) {
+  const std::vector<std::string> indices = names_ending_in(path_, kIndexSuffix);
+  if (const std::string index = choose(indices, kIndexSuffix); !index.empty()) return open_index(index, options);
+  if (!indices.empty()) {
+    throw Error(ExitCode::bad_input, path_.string() + ": it has several indices (" + joined(indices) + "); keep one, or name a "
+                                     "file", "MODEL_FILES");
+  }
+  const std::vector<std::string> names = names_ending_in(path_, ".safetensors");
+  const std::string name = choose(names, ".safetensors");
+  if (names.empty()) {
+    throw Error(ExitCode::not_found, path_.string() + ": there is no .safetensors file in this folder" + folder_help(path_),
+                "MODEL_FILES");
+  }
+  if (name.empty()) {
+    throw Error(ExitCode::bad_input, path_.string() + ": it has several models (" + joined(names) + ") and no index that joins "
+                                     "them; name one file", "MODEL_FILES");
+  }
+  files_.emplace_back(MappedFile::open(path_ / name), options.read);
+}
+
+void ModelFiles::open_index(const std::string& index_name, const ModelOptions& options) {
+  const std::string shown = (path_ / index_name).string();
+  const ShardIndex index = parse_shard_index(read_file(shown, kMaxIndexBytes, "shard index"), shown);
+  std::vector<Header> headers;
+  for (MappedFile& file : open_shards(index, path_, options.allow_symlinks)) {
+    files_.emplace_back(std::move(file), options.read);
+    headers.push_back(files_.back().header());
+  }
+  for (const std::string& warning : check_shards(index, headers, options.read.profile)) log_warning(warning);
+}
+
+const TensorFile& ModelFiles::holder(std::string_view name) const {
+  const auto it = holders_.find(name);
+  if (it != holders_.end()) return files_[it->second];
+  throw Error(ExitCode::bad_input, describe() + ": there is no tensor " + quote_name(name) + did_you_mean(name, names()),
+              "ST_NO_TENSOR");
+}
+
+std::vector<std::string> ModelFiles::names() const {
+  std::vector<std::string> names;
+  names.reserve(holders_.size());
+  for (const auto& [name, file] : holders_) names.push_back(name);
+  return names;
+}
+
+const TensorInfo* ModelFiles::find(std::string_view name) const {
+  const auto it = holders_.find(name);
+  return it == holders_.end() ? nullptr : files_[it->second].find(name);
+}
+
+at::Tensor ModelFiles::read(std::string_view name) { return holder(name).read(name); }
+
+at::Tensor ModelFiles::read_rows(std::string_view name, int64_t begin, int64_t end) {
+  return holder(name).read_rows(name, begin, end);
+}
+
+std::string ModelFiles::identity() const {
+  FieldHash hash;
+  for (const TensorFile& file : files_) {
+    hash.add(file.header_hash()).add(static_cast<int64_t>(file.file().size())).add(file.file().modified());
+  }
+  return hash.hex();
+}
+
+uint64_t ModelFiles::total_bytes() const {
+  uint64_t total = 0;
+  for (const TensorFile& file : files_) total += file.file().size() - file.header().data_offset;
+  return total;
+}
+
+}  // namespace trainer::weights

@@ -1,0 +1,42 @@
+#include <weights/write.hpp>
+
+#include <trainer/sdk/error.hpp>
+#include <weights/convert.hpp>
+#include <weights/safetensors_header.hpp>
+
+#include <map>
+
+namespace trainer::weights {
+namespace {
+
+TensorSpec describe(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined()) throw Error(ExitCode::failed, "tensor " + quote_name(name) + " to be written is undefined");
+  const auto dtype = file_dtype(tensor.scalar_type());
+  if (!dtype || tensor.layout() != at::kStrided || tensor.is_meta()) {
+    throw Error(ExitCode::bad_input, "tensor " + quote_name(name) + " (" + std::string(at::toString(tensor.scalar_type())) + ", " +
+                                         tensor.device().str() + ") cannot be stored in a safetensors file",
+                "ST_DTYPE_UNSUPPORTED");
+  }
+  return {name, *dtype, tensor.sizes().vec()};
+}
+
+}  // namespace
+
+WrittenFile write_safetensors(const std::filesystem::path& file,
+                              const std::vector<std::pair<std::string, at::Tensor>>& tensors, const Metadata& metadata,
+                              HashChoice hashes) {
+  std::vector<TensorSpec> specs;
+  std::map<std::string_view, const at::Tensor*> by_name;
+  for (const auto& [name, tensor] : tensors) {
+    specs.push_back(describe(name, tensor));
+    by_name.emplace(name, &tensor);
+  }
+  SafetensorsWriter writer(file, std::move(specs), metadata, hashes);
+  for (const TensorSpec& spec : writer.specs()) {
+    const at::Tensor plain = by_name.at(spec.name)->detach().resolve_conj().resolve_neg().cpu().contiguous();
+    writer.append(plain.data_ptr(), plain.nbytes());
+  }
+  return writer.commit();
+}
+
+}  // namespace trainer::weights

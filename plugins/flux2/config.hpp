@@ -1,0 +1,37 @@
+/// @file The sizes of a FLUX.2 transformer, from config.json (diffusers' fields) and from the tensors themselves; where
+/// both speak they must agree. Used by the model factory.
+#pragma once
+
+#include <trainer/sdk/weights.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trainer::flux2 {
+
+/// Every size the computation depends on. Defaults are those that no tensor shape can tell.
+struct Config {
+  int64_t in_channels = 0, out_channels = 0;  ///< latent channels in and out
+  int64_t num_layers = 0;                     ///< double-stream blocks
+  int64_t num_single_layers = 0;
+  int64_t heads = 0, head_dim = 0;
+  int64_t joint_dim = 0;      ///< width J of prompt_embeds
+  int64_t time_channels = 0;  ///< width of the sinusoid, even
+  int64_t mlp_hidden = 0;     ///< width after SwiGLU
+  std::vector<int64_t> axes;  ///< RoPE dimensions of the T, H, W, L axes; their sum is head_dim
+  double theta = 2000;
+  double eps = 1e-6;      ///< of every LayerNorm and RMSNorm
+  bool guidance = false;  ///< has the embedder of the guidance scale
+
+  [[nodiscard]] int64_t hidden() const { return heads * head_dim; }
+  bool operator==(const Config&) const = default;
+};
+
+/// `weights` under canonical (diffusers) names; `config_json`: text of config.json, or "" when there is none.
+/// Without a config the axes are equal quarters of head_dim. Throws Error (bad_input): MODEL_CONFIG for a config that
+/// is damaged, has a field this code does not know (it may change the computation) or contradicts the tensors (all
+/// contradictions at once); MODEL_KEYS when the tensors are not those of a FLUX.2 transformer or too few to tell.
+Config resolve_config(const std::string& config_json, const WeightSource& weights);
+
+}  // namespace trainer::flux2

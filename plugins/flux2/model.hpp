@@ -1,0 +1,63 @@
+/// @file The FLUX.2 transformer (Flux2Transformer2DModel of diffusers) as the framework's Model.
+#pragma once
+
+#include <trainer/sdk/model.hpp>
+
+#include <memory>
+#include <vector>
+
+#include "blocks.hpp"
+#include "config.hpp"
+#include "embedding.hpp"
+
+namespace trainer::flux2 {
+
+class Flux2Model final : public Model {
+ public:
+  /// Options: round_time (boolean). Throws Error (bad_input), see resolve_config and check_tensors.
+  explicit Flux2Model(const ModelContext& context);
+  [[nodiscard]] std::vector<InputSpec> inputs() const override;
+  /// Inputs, any floating dtype, cast to the compute dtype:
+  ///   latents [B, C, 1, h, w] noisy; timestep [B] in [0, 1]; prompt_embeds [B, L, J]; guidance [B] (when embedded);
+  ///   reference_0, reference_1, ... [B, C, 1, h', w'] clean;
+  ///   img_ids [N (+ R), 4] or [B, N (+ R), 4], txt_ids [L, 4] or [B, L, 4]: instead of the usual positions.
+  Flow prologue(const NamedTensors& inputs) override;
+  std::span<Block* const> blocks() override { return borrowed_; }
+  /// Velocity [B, C_out, 1, h, w], of the noisy latents only.
+  at::Tensor epilogue(const Flow& flow) override;
+  [[nodiscard]] const DiffusionTraits* diffusion() const override { return &traits_; }
+  [[nodiscard]] std::vector<std::string> default_targets() const override;
+  [[nodiscard]] std::string export_prefix() const override { return "transformer."; }
+  [[nodiscard]] std::string describe() const override { return description_; }
+  [[nodiscard]] const Config& config() const { return config_; }
+
+ private:
+  struct Embedder {
+    Linear first, second;
+  };
+  struct Modulation {
+    Linear img, txt, single, out;
+  };
+  Embedder embedder(ModelBuilder& build, const std::string& name) const;
+  at::Tensor embed(const Embedder& embedder, const at::Tensor& values) const;
+  at::Tensor time_embedding(const NamedTensors& inputs, int64_t batch) const;
+  /// Latents and references as tokens [B, N + R, C]; appends the positions of each to `ids`.
+  at::Tensor pack(const NamedTensors& inputs, std::vector<at::Tensor>& ids) const;
+  at::Tensor rope_table(const NamedTensors& inputs, const std::vector<at::Tensor>& image, int64_t batch,
+                        int64_t text_length) const;
+
+  Config config_;
+  at::ScalarType dtype_;
+  at::Device device_;
+  bool round_time_;
+  Rope rope_;
+  Embedder time_, guidance_;
+  Modulation modulation_;
+  Linear x_embedder_, context_embedder_, proj_out_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<Block*> borrowed_;
+  DiffusionTraits traits_;
+  std::string description_;
+};
+
+}  // namespace trainer::flux2

@@ -1,0 +1,17 @@
+/// @file Registration of the FLUX.2 transformer.
+#include <trainer/sdk/plugin.hpp>
+
+#include "layout.hpp"
+#include "model.hpp"
+
+namespace {
+
+std::unique_ptr<trainer::Model> create(const trainer::ModelContext& context) {
+  return std::make_unique<trainer::flux2::Flux2Model>(context);
+}
+
+void init(trainer::Registrar& registrar) { registrar.add({"flux2", create, trainer::flux2::map_weights}); }
+
+}  // namespace
+
+TRAINER_PLUGIN("flux2", "0.1.0", init)

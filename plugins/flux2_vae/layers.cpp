@@ -1,0 +1,160 @@
+#include "layers.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/group_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/upsample_nearest2d.h>
+
+namespace trainer::flux2_vae {
+namespace {
+
+constexpr double kGroupNormEps = 1e-6;
+
+std::string numbered(const std::string& stem, int64_t index) { return stem + std::to_string(index); }
+
+AttentionBlock::Projection projection(TensorSupply& supply, const std::string& name, int64_t channels) {
+  return {supply.tensor(name + ".weight", {channels, channels}), supply.tensor(name + ".bias", {channels})};
+}
+
+at::Tensor project(const at::Tensor& x, const AttentionBlock::Projection& by) {
+  return at::linear(x, by.weight, by.bias);
+}
+
+/// Halves the sides. Zeros on the right and at the bottom only, as in the original (not symmetric padding).
+at::Tensor downsample(const at::Tensor& x, const Convolution& conv) {
+  return at::conv2d(at::constant_pad_nd(x, {0, 1, 0, 1}), conv.weight, conv.bias, 2);
+}
+
+at::Tensor upsample(const at::Tensor& x, const Convolution& conv) {
+  return conv(at::upsample_nearest2d(x, {x.size(2) * 2, x.size(3) * 2}));
+}
+
+std::vector<Level> encoder_levels(TensorSupply& supply, const VaeConfig& config) {
+  std::vector<Level> levels(config.encoder_channels.size());
+  int64_t in = config.encoder_channels.front();
+  for (int64_t i = 0; i < config.levels(); ++i) {
+    const std::string name = numbered("encoder.down_blocks.", i);
+    const int64_t out = config.encoder_channels[i];
+    for (int64_t j = 0; j < config.layers_per_block; ++j) {
+      levels[i].blocks.emplace_back(supply, numbered(name + ".resnets.", j), in, out, config.norm_groups);
+      in = out;
+    }
+    if (i + 1 < config.levels()) levels[i].resample.emplace(supply, name + ".downsamplers.0.conv", out, out, 3);
+  }
+  return levels;
+}
+
+std::vector<Level> decoder_levels(TensorSupply& supply, const VaeConfig& config) {
+  std::vector<Level> levels(config.decoder_channels.size());
+  int64_t in = config.decoder_channels.back();
+  for (int64_t i = 0; i < config.levels(); ++i) {
+    const std::string name = numbered("decoder.up_blocks.", i);
+    const int64_t out = config.decoder_channels[config.levels() - 1 - i];
+    for (int64_t j = 0; j < config.layers_per_block + 1; ++j) {
+      levels[i].blocks.emplace_back(supply, numbered(name + ".resnets.", j), in, out, config.norm_groups);
+      in = out;
+    }
+    if (i + 1 < config.levels()) levels[i].resample.emplace(supply, name + ".upsamplers.0.conv", out, out, 3);
+  }
+  return levels;
+}
+
+}  // namespace
+
+Convolution::Convolution(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t kernel)
+    : weight(supply.tensor(name + ".weight", {out, in, kernel, kernel})),
+      bias(supply.tensor(name + ".bias", {out})),
+      padding(kernel / 2) {}
+
+at::Tensor Convolution::operator()(const at::Tensor& x) const { return at::conv2d(x, weight, bias, 1, padding); }
+
+GroupNorm::GroupNorm(TensorSupply& supply, const std::string& name, int64_t channels, int64_t group_count)
+    : weight(supply.tensor(name + ".weight", {channels})),
+      bias(supply.tensor(name + ".bias", {channels})),
+      groups(group_count) {}
+
+at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
+  return at::group_norm(x, groups, weight, bias, kGroupNormEps);
+}
+
+ResidualBlock::ResidualBlock(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t groups)
+    : norm1(supply, name + ".norm1", in, groups),
+      conv1(supply, name + ".conv1", in, out, 3),
+      norm2(supply, name + ".norm2", out, groups),
+      conv2(supply, name + ".conv2", out, out, 3) {
+  if (in != out) shortcut.emplace(supply, name + ".conv_shortcut", in, out, 1);
+}
+
+at::Tensor ResidualBlock::operator()(const at::Tensor& x) const {
+  at::Tensor y = norm1(x);
+  y = conv1(at::silu_(y));
+  y = norm2(y);
+  y = conv2(at::silu_(y));
+  return y.add_(shortcut ? (*shortcut)(x) : x);
+}
+
+AttentionBlock::AttentionBlock(TensorSupply& supply, const std::string& name, int64_t channels, int64_t groups)
+    : norm(supply, name + ".group_norm", channels, groups),
+      q(projection(supply, name + ".to_q", channels)),
+      k(projection(supply, name + ".to_k", channels)),
+      v(projection(supply, name + ".to_v", channels)),
+      out(projection(supply, name + ".to_out.0", channels)) {}
+
+at::Tensor AttentionBlock::operator()(const at::Tensor& x) const {
+  const at::Tensor tokens = norm(x).flatten(2).transpose(1, 2).contiguous();  // [B, H*W, C]
+  const auto head = [](const at::Tensor& t) { return t.unsqueeze(1); };       // one head
+  const at::Tensor y =
+      at::scaled_dot_product_attention(head(project(tokens, q)), head(project(tokens, k)), head(project(tokens, v)));
+  return project(y.squeeze(1), out).transpose(1, 2).reshape(x.sizes()) + x;
+}
+
+MidBlock::MidBlock(TensorSupply& supply, const std::string& name, int64_t channels, const VaeConfig& config)
+    : first(supply, name + ".resnets.0", channels, channels, config.norm_groups),
+      second(supply, name + ".resnets.1", channels, channels, config.norm_groups) {
+  if (config.mid_attention) attention.emplace(supply, name + ".attentions.0", channels, config.norm_groups);
+}
+
+at::Tensor MidBlock::operator()(const at::Tensor& x) const {
+  const at::Tensor y = first(x);
+  return second(attention ? (*attention)(y) : y);
+}
+
+Encoder::Encoder(TensorSupply& supply, const VaeConfig& config)
+    : conv_in(supply, "encoder.conv_in", 3, config.encoder_channels.front(), 3),
+      levels(encoder_levels(supply, config)),
+      mid(supply, "encoder.mid_block", config.encoder_channels.back(), config),
+      norm_out(supply, "encoder.conv_norm_out", config.encoder_channels.back(), config.norm_groups),
+      conv_out(supply, "encoder.conv_out", config.encoder_channels.back(), 2 * config.latent_channels, 3) {}
+
+at::Tensor Encoder::operator()(const at::Tensor& pixels) const {
+  at::Tensor x = conv_in(pixels);
+  for (const Level& level : levels) {
+    for (const ResidualBlock& block : level.blocks) x = block(x);
+    if (level.resample) x = downsample(x, *level.resample);
+  }
+  x = norm_out(mid(x));
+  return conv_out(at::silu_(x));
+}
+
+Decoder::Decoder(TensorSupply& supply, const VaeConfig& config)
+    : conv_in(supply, "decoder.conv_in", config.latent_channels, config.decoder_channels.back(), 3),
+      mid(supply, "decoder.mid_block", config.decoder_channels.back(), config),
+      levels(decoder_levels(supply, config)),
+      norm_out(supply, "decoder.conv_norm_out", config.decoder_channels.front(), config.norm_groups),
+      conv_out(supply, "decoder.conv_out", config.decoder_channels.front(), 3, 3) {}
+
+at::Tensor Decoder::operator()(const at::Tensor& latents) const {
+  at::Tensor x = mid(conv_in(latents));
+  for (const Level& level : levels) {
+    for (const ResidualBlock& block : level.blocks) x = block(x);
+    if (level.resample) x = upsample(x, *level.resample);
+  }
+  x = norm_out(x);
+  return conv_out(at::silu_(x));
+}
+
+}  // namespace trainer::flux2_vae

@@ -1,0 +1,29 @@
+/// @file Full activation checkpointing (Chen et al. 2016): every block keeps its inputs only and is recomputed in
+/// backward. The work is done by the SDK's recompute engine; this strategy only says where.
+#include <trainer/sdk/plugin.hpp>
+
+namespace {
+
+class EveryBlock final : public trainer::RecomputePolicy {
+ public:
+  trainer::CheckpointOptions choose(const trainer::Site&) override { return {.recompute = true}; }
+};
+
+class FullCheckpointing final : public trainer::MemoryStrategy {
+ public:
+  trainer::RecomputePolicy* recompute_policy() override { return &policy_; }
+
+ private:
+  EveryBlock policy_;
+};
+
+void init(trainer::Registrar& registrar) {
+  registrar.add(trainer::MemoryComponent{
+      "full_checkpointing", [](const trainer::Options&) -> std::unique_ptr<trainer::MemoryStrategy> {
+        return std::make_unique<FullCheckpointing>();
+      }});
+}
+
+}  // namespace
+
+TRAINER_PLUGIN("full_checkpointing", "0.1.0", init)

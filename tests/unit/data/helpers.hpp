@@ -1,0 +1,57 @@
+/// @file What the tests of framework/data share: fixture pictures, a folder that vanishes, errors as text.
+#pragma once
+
+#include <base/files.hpp>
+#include <data/image.hpp>
+#include <gtest/gtest.h>
+#include <trainer/sdk/error.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+
+namespace trainer::data {
+
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(std::getenv("TRAINER_SOURCE_ROOT")) / "tests/data/images" / name;
+}
+
+inline void use_image_module() { set_image_module(std::getenv("TRAINER_IMAGE_MODULE")); }
+
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "data-test-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~TempFolder() { std::filesystem::remove_all(folder_); }
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
+  std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
+  void write(const std::string& name, std::string_view content) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    write_file_atomically(folder_ / name, content);
+  }
+  void copy(const std::string& from, const std::string& name) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::filesystem::copy_file(fixture(from), folder_ / name);
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// The message of the Error that `work` throws, with every `cut` removed; "" when it throws none.
+template <typename Work>
+std::string message_of(const Work& work, const std::string& cut = {}) {
+  try {
+    work();
+  } catch (const Error& error) {
+    std::string text = error.what();
+    for (std::size_t at; !cut.empty() && (at = text.find(cut)) != std::string::npos;) text.erase(at, cut.size());
+    return text;
+  }
+  return {};
+}
+
+}  // namespace trainer::data

@@ -1,0 +1,155 @@
+#include <data/image.hpp>
+
+#include "helpers.hpp"
+
+#include <array>
+
+namespace trainer::data {
+namespace {
+
+using Pixel = std::array<int, 3>;
+
+Pixel pixel(const Image& image, int64_t x, int64_t y) {
+  const uint8_t* at = &image.rgb[static_cast<std::size_t>(3 * (y * image.width + x))];
+  return {at[0], at[1], at[2]};
+}
+
+/// The largest difference of the four quadrants' middles from bright red, bright blue, dark red, dark blue.
+int quad_error(const Image& image) {
+  const int64_t x = image.width / 4, y = image.height / 4;
+  const std::array<std::pair<Pixel, Pixel>, 4> pairs = {{{pixel(image, x, y), {255, 0, 0}},
+                                                        {pixel(image, 3 * x, y), {0, 0, 255}},
+                                                        {pixel(image, x, 3 * y), {128, 0, 0}},
+                                                        {pixel(image, 3 * x, 3 * y), {0, 0, 128}}}};
+  int error = 0;
+  for (const auto& [got, wanted] : pairs) {
+    for (std::size_t c = 0; c < 3; ++c) error = std::max(error, std::abs(got[c] - wanted[c]));
+  }
+  return error;
+}
+
+class ImageTest : public testing::Test {
+ protected:
+  void SetUp() override { use_image_module(); }
+};
+
+TEST_F(ImageTest, EveryFormatGivesTheSamePicture) {
+  for (const auto& [name, format, tolerance] :
+       {std::tuple{"quad.png", "png", 0}, {"quad.webp", "webp", 0}, {"quad.tiff", "tiff", 0}, {"palette.png", "png", 0},
+        {"quad.jpg", "jpeg", 3}, {"quad.avif", "heif", 6}, {"orientation6.jpg", "jpeg", 3}, {"cmyk.jpg", "jpeg", 60}}) {
+    const ImageHeader header = read_image_header(fixture(name));
+    EXPECT_EQ(header.format, format) << name;
+    EXPECT_EQ(header.width, 48) << name;
+    EXPECT_EQ(header.height, 32) << name;
+    EXPECT_EQ(header.bits, 8) << name;
+    EXPECT_LE(quad_error(load_image(fixture(name), 48, 32)), tolerance) << name;
+  }
+  EXPECT_EQ(read_image_header(fixture("orientation6.jpg")).orientation, 6);
+}
+
+TEST_F(ImageTest, AlphaIsLaidOnWhite) {
+  EXPECT_TRUE(read_image_header(fixture("alpha.png")).alpha);
+  const Image image = load_image(fixture("alpha.png"), 48, 32);
+  EXPECT_EQ(pixel(image, 6, 8), (Pixel{255, 127, 127}));   // red, half there
+  EXPECT_EQ(pixel(image, 40, 8), (Pixel{255, 255, 255}));  // blue, not there
+}
+
+TEST_F(ImageTest, SixteenBitGreyBecomesEightBitColour) {
+  EXPECT_EQ(read_image_header(fixture("grey16.png")).bits, 16);
+  EXPECT_EQ(pixel(load_image(fixture("grey16.png"), 32, 32), 5, 5), (Pixel{128, 128, 128}));
+}
+
+TEST_F(ImageTest, ColourProfilesAreConverted) {
+  // Display P3 (187, 105, 62) is sRGB (200, 100, 50).
+  const Pixel got = pixel(load_image(fixture("p3.png"), 32, 32), 9, 9);
+  EXPECT_NEAR(got[0], 200, 1);
+  EXPECT_NEAR(got[1], 100, 1);
+  EXPECT_NEAR(got[2], 50, 1);
+}
+
+TEST_F(ImageTest, CoversAndCropsTheCentre) {
+  // 48 x 32 to 16 x 16: scaled to 24 x 16, four columns lost at each side; the edge stays in the middle.
+  const Image square = load_image(fixture("quad.png"), 16, 16);
+  EXPECT_EQ(square.rgb.size(), 768U);
+  EXPECT_LE(quad_error(square), 2);
+  EXPECT_GT(pixel(square, 7, 2)[0], pixel(square, 7, 2)[2]);
+  EXPECT_LT(pixel(square, 8, 2)[0], pixel(square, 8, 2)[2]);
+  for (const auto& [width, height] : {std::pair{16, 64}, {97, 31}, {200, 16}, {48, 32}, {1, 1}, {49, 33}}) {
+    const Image image = load_image(fixture("quad.jpg"), width, height);
+    EXPECT_EQ(image.rgb.size(), static_cast<std::size_t>(3 * width * height));
+  }
+}
+
+TEST_F(ImageTest, IsDeterministic) {
+  EXPECT_EQ(load_image(fixture("quad.jpg"), 37, 41).rgb, load_image(fixture("quad.jpg"), 37, 41).rgb);
+}
+
+TEST_F(ImageTest, RefusalsSayWhy) {
+  const auto refusal = [](const std::string& name) {
+    return message_of([&] { read_image_header(fixture(name)); }, fixture(name).string() + ": ");
+  };
+  EXPECT_EQ(refusal("bomb_area.png"), "20000 x 20000 pixels, more than 178 million");
+  EXPECT_EQ(refusal("bomb_side.png"), "40000 x 16 pixels, no side may be over 32768");
+  EXPECT_EQ(refusal("bomb_bytes.png"), "13000 x 13000 pixels take 1289 MiB decoded, at most 1024 are allowed");
+  EXPECT_EQ(refusal("animated.webp"), "is animated; keep one frame");
+  EXPECT_EQ(refusal("animated.png"), "is animated; keep one frame");
+  EXPECT_EQ(refusal("animated.avif"), "is animated; keep one frame");
+  EXPECT_EQ(refusal("pages.tiff"), "has several pages; keep one");
+  EXPECT_EQ(message_of([] { read_image_header(std::string_view("GIF89a")); }),
+            "no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
+  EXPECT_EQ(message_of([] { read_image_header(std::string_view()); }),
+            "no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
+  // Loaders that were not asked for stay shut, whatever the bytes are.
+  EXPECT_EQ(message_of([] { read_image_header(std::string_view("<svg width=\"9\" height=\"9\"></svg>")); }),
+            "no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
+}
+
+TEST_F(ImageTest, TruncatedPicturesAreRefusedWhole) {
+  for (const char* name : {"truncated.jpg", "truncated.png"}) {
+    EXPECT_EQ(read_image_header(fixture(name)).width, 48) << name;  // the header alone is in order
+    const std::string bytes = read_image_file(fixture(name));
+    EXPECT_NE(message_of([&] { verify_image(bytes); }).find("damaged"), std::string::npos) << name;
+    EXPECT_NE(message_of([&] { decode_image(bytes, 16, 16); }), "") << name;
+  }
+  // Every cut of a small file is refused or whole, never a crash.
+  const std::string jpeg = read_image_file(fixture("quad.jpg")), png = read_image_file(fixture("quad.png"));
+  for (std::size_t cut = 0; cut < png.size() - 16; ++cut) {
+    EXPECT_NE(message_of([&] { decode_image(png.substr(0, cut), 16, 16); }), "") << cut;
+  }
+  for (std::size_t cut = 0; cut < jpeg.size() - 4; cut += 7) {
+    EXPECT_NE(message_of([&] { decode_image(jpeg.substr(0, cut), 16, 16); }), "") << cut;
+  }
+}
+
+TEST_F(ImageTest, PngGoesOutAndComesBack) {
+  const TempFolder folder;
+  std::vector<uint8_t> rgb(3 * 5 * 7);
+  for (std::size_t i = 0; i < rgb.size(); ++i) rgb[i] = static_cast<uint8_t>(37 * i);
+  write_png(folder / "a.png", rgb, 5, 7);
+  const Image back = load_image(folder / "a.png", 5, 7);
+  EXPECT_EQ(back.rgb, rgb);
+  EXPECT_EQ(encode_png(rgb, 5, 7), read_image_file(folder / "a.png"));
+  EXPECT_EQ(message_of([&] { encode_png(rgb, 5, 8); }), "a PNG of 5 x 8 pixels was asked for from 105 bytes");
+}
+
+TEST_F(ImageTest, FilesThatAreNotThereOrNoFiles) {
+  const TempFolder folder;
+  EXPECT_EQ(message_of([&] { load_image(folder / "a.png", 8, 8); }),
+            "cannot open image " + (folder / "a.png").string() + ": No such file or directory");
+  EXPECT_EQ(message_of([&] { load_image(folder.path(), 8, 8); }), "image " + folder.path().string() + " is a folder");
+}
+
+TEST(ImageModule, WithoutItTheMessageSaysWhatToInstall) {
+  // A process of its own: once opened, the module stays.
+  EXPECT_EXIT(
+      {
+        set_image_module("/nowhere/libtrainer_images.so");
+        const std::string text = message_of([] { read_image_header(std::string_view("x")); });
+        std::fputs(text.c_str(), stderr);
+        std::exit(text.find("/nowhere/libtrainer_images.so") != std::string::npos ? 7 : 1);
+      },
+      testing::ExitedWithCode(7), "Install libvips .Debian and Ubuntu: apt install libvips42., or train from a complete cache");
+}
+
+}  // namespace
+}  // namespace trainer::data
