@@ -30,7 +30,7 @@ Layout find_layout(const std::vector<std::string>& extra) {
   const fs::path libraries = program.parent_path() / TRAINER_LIBDIR;
   layout.engine = libraries / "libtrainer.so";
   layout.kernels = libraries / "libtrainer_kernels.so";
-  layout.images = libraries / "libtrainer_images.so";
+  layout.images = libraries / "trainer/libtrainer_images.so";
   layout.plugins.push_back({libraries / "trainer/plugins", "installed"});
   return layout;
 }

@@ -72,10 +72,10 @@ std::string format_of(const void* bytes, size_t size) {
   throw Refused("no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
 }
 
-/// Animations that libvips shows as their first frame: APNG has an acTL chunk before the pixels, AVIF the brand avis.
-bool hidden_animation(std::string_view bytes, const std::string& format) {
-  if (format == "heif") return bytes.substr(8, 4) == "avis";
-  if (format != "png") return false;
+/// Animations that libvips does not tell apart: AVIF with the brand avis, PNG with an acTL chunk before the pixels.
+bool hidden_animation(std::string_view bytes) {
+  if (bytes.substr(0, 12).ends_with("ftypavis")) return true;
+  if (!bytes.starts_with("\x89PNG\r\n\x1A\n")) return false;
   for (size_t at = 8; at + 8 <= bytes.size();) {
     const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(bytes[at + i])); };
     const std::string_view type = bytes.substr(at + 4, 4);
@@ -123,6 +123,7 @@ void check_colours(const VipsImage* image) {
 /// The picture with its header read and checked; pixels are decoded when asked for.
 Picture open_image(const void* bytes, size_t size, const TrainerImageLimits& limits, std::string& format) {
   start();
+  if (hidden_animation({static_cast<const char*>(bytes), size})) throw Refused("is animated; keep one frame");
   format = format_of(bytes, size);
   VipsImage* opened = vips_image_new_from_buffer(bytes, size, "", "access", VIPS_ACCESS_SEQUENTIAL, "fail_on",
                                                  VIPS_FAIL_ON_ERROR, nullptr);
@@ -130,8 +131,7 @@ Picture open_image(const void* bytes, size_t size, const TrainerImageLimits& lim
   Picture image(opened);
   check_limits(image.get(), limits);
   // A heic file may hold a burst or a thumbnail beside its primary picture, which is the one that is read.
-  const bool pages = format != "heif" && vips_image_get_n_pages(image.get()) > 1;
-  if (pages || hidden_animation({static_cast<const char*>(bytes), size}, format)) {
+  if (format != "heif" && vips_image_get_n_pages(image.get()) > 1) {
     throw Refused(format == "tiff" ? "has several pages; keep one" : "is animated; keep one frame");
   }
   check_colours(image.get());

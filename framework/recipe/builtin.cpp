@@ -12,8 +12,8 @@ summary = "Rectified flow: the model predicts noise minus picture at a random mi
 key = "timesteps.distribution"
 type = "string"
 default = "logit_normal"
-choices = ["uniform", "logit_normal", "mode", "cosmap"]
-help = "Density of the noise level sigma in [0, 1] before the shift (names as in Esser et al. 2024, Stable Diffusion 3)."
+choices = ["uniform", "logit_normal", "mode"]
+help = "Density of the noise level sigma, 1 being pure noise, before the shift (names as in Esser et al. 2024)."
 
 [[option]]
 key = "timesteps.mean"
@@ -21,7 +21,7 @@ type = "number"
 default = 0.0
 min = -20
 max = 20
-help = "Mean of the normal number under the sigmoid of logit_normal."
+help = "logit_normal: mean of the normal number under the sigmoid; above 0 is noisier."
 
 [[option]]
 key = "timesteps.std"
@@ -29,7 +29,7 @@ type = "number"
 default = 1.0
 above = 0
 max = 20
-help = "Standard deviation of the normal number under the sigmoid of logit_normal."
+help = "logit_normal: standard deviation of the normal number under the sigmoid."
 
 [[option]]
 key = "timesteps.scale"
@@ -37,7 +37,7 @@ type = "number"
 default = 1.29
 min = -1
 max = 1.75
-help = "Strength of the mode distribution; 0 is uniform."
+help = "mode: strength; 0 is uniform."
 
 [[option]]
 key = "timesteps.shift"
@@ -46,7 +46,7 @@ default = "resolution"
 choices = ["none", "resolution"]
 above = 0
 max = 1000
-help = "Moves sigma towards noise, s * sigma / (1 + (s - 1) * sigma): \"resolution\" takes ln s linear in the number of picture tokens (0.5 at 256, 1.15 at 4096), a number is s itself."
+help = "Moves sigma towards noise, s * sigma / (1 + (s - 1) * sigma): a number is s itself, \"resolution\" takes s from the model for the number of picture tokens."
 
 [[option]]
 key = "timesteps.uniform_fraction"
@@ -55,6 +55,14 @@ default = 0.0
 min = 0
 max = 1
 help = "Share of samples whose sigma is uniform and not shifted, so that no noise level is starved."
+
+[[option]]
+key = "timesteps.grid"
+type = "integer"
+default = 0
+min = 0
+max = 1000000
+help = "Only the levels 1/grid, 2/grid, ..., 1 are drawn, as diffusers does with 1000; 0: any level."
 
 [[option]]
 key = "guidance"
@@ -68,8 +76,8 @@ help = "Guidance input of a guidance-distilled model while it is trained; models
 key = "weighting"
 type = "string"
 default = "none"
-choices = ["none", "sigma_sqrt", "cosmap"]
-help = "Factor of a sample's loss: sigma_sqrt is 1 / sigma^2, cosmap is 2 / (pi (1 - 2 sigma + 2 sigma^2))."
+choices = ["none", "sigma_sqrt", "cosmap", "gaussian"]
+help = "Factor of a sample's loss: sigma_sqrt is 1 / sigma^2, cosmap is 2 / (pi (1 - 2 sigma + 2 sigma^2)), gaussian is DiffSynth's bell around 1/2."
 
 [[option]]
 key = "loss"
@@ -111,15 +119,8 @@ help = "Layers that get an adapter: the model's default list, all linear layers 
 key = "init"
 type = "string"
 default = "kaiming"
-choices = ["kaiming", "gaussian", "file"]
-help = "Initial values of A; B starts at zero. kaiming is peft's default, gaussian that of diffusers' scripts, file continues from an adapter file."
-
-[[option]]
-key = "file"
-type = "path"
-must_exist = true
-default_text = "none"
-help = "Adapter to continue from, with init = \"file\"."
+choices = ["kaiming", "gaussian"]
+help = "Initial values of A; B starts at zero. kaiming is peft's default, gaussian that of diffusers' scripts."
 
 [[option]]
 key = "dtype"

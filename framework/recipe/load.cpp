@@ -174,6 +174,7 @@ class RecipeReader {
       return;
     }
     const Node* node = memory->find(name);
+    if (node != nullptr && !node->is_table()) return;  // reported as an unknown key of [memory]
     Component& component = target.components.emplace_back();
     component.kind = name;
     component.position = node == nullptr ? listed : node->position;

@@ -195,8 +195,8 @@ class ManifestReader {
     for (const OptionSpec& other : schema_.options) {
       if (other.key == spec.key) reading_.problems.add(position, "option " + in_quotes(spec.key) + ": declared twice");
       if (other.key.starts_with(spec.key + ".") || spec.key.starts_with(other.key + ".")) {
-        reading_.problems.add(
-            position, "option " + in_quotes(spec.key) + ": " + in_quotes(other.key) + " makes it both a table and a value");
+        reading_.problems.add(position, "option " + in_quotes(spec.key) + ": " + in_quotes(other.key) +
+                                            " makes it both a table and a value");
       }
     }
   }

@@ -8,7 +8,7 @@ namespace trainer::recipe {
 
 const std::vector<TypeName>& type_names() {
   static const std::vector<TypeName> names = {
-      {kBool, "bool", "true or false"},
+      {kBool, "boolean", "true or false"},
       {kInt, "integer", "an integer"},
       {kFloat, "number", "a number"},
       {kString, "string", "a string"},

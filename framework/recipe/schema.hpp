@@ -17,7 +17,7 @@
 
 namespace trainer::recipe {
 
-/// The forms a value may have; a key may allow several (bits). In a manifest: "bool", "integer", "number", "string",
+/// The forms a value may have; a key may allow several (bits). In a manifest: "boolean", "integer", "number", "string",
 /// "path" (a string resolved to an absolute path), "bytes" ("22GB", stored as an integer), and the lists "integers",
 /// "numbers", "strings"; alternatives are joined by "|": "string|strings".
 enum ValueType : unsigned {
@@ -61,11 +61,11 @@ struct ComponentSchema {
 
 /// One table of the recipe.
 struct SectionSchema {
-  std::string name;                 ///< "train"
-  std::string summary;              ///< one sentence
-  bool repeated = false;            ///< [[data]]
-  bool optional = false;            ///< leaving it out means something ([adapter])
-  std::string component{};  ///< the component kind whose options also stand here; empty: none
+  std::string name;                   ///< "train"
+  std::string summary;                ///< one sentence
+  bool repeated = false;              ///< [[data]]
+  bool optional = false;              ///< leaving it out means something ([adapter])
+  std::string component{};            ///< the component kind whose options also stand here; empty: none
   std::vector<OptionSpec> options{};  ///< the keys the framework reads
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 namespace trainer::text {
 namespace {
@@ -37,6 +38,37 @@ std::size_t ill_formed_length(std::string_view bytes, std::size_t at) {
   std::size_t count = 2;
   while (count < length && is_continuation(bytes, at + count)) ++count;
   return count;
+}
+
+/// Puts runs of combining marks into canonical order, which changes no normal form. utf8proc would do it too, in
+/// quadratic time: a megabyte of marks would take hours.
+std::string order_marks(std::string_view text) {
+  struct Mark {
+    utf8proc_propval_t combining_class;
+    std::string_view bytes;
+  };
+  std::string out;
+  out.reserve(text.size());
+  std::vector<Mark> run;
+  const auto flush = [&] {
+    std::stable_sort(run.begin(), run.end(),
+                     [](const Mark& a, const Mark& b) { return a.combining_class < b.combining_class; });
+    for (const Mark& mark : run) out.append(mark.bytes);
+    run.clear();
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t start = at;
+    const utf8proc_property_t* property = utf8proc_get_property(next_character(text, at));
+    const std::string_view bytes = text.substr(start, at - start);
+    if (property->combining_class != 0) {
+      run.push_back({property->combining_class, bytes});
+    } else {
+      flush();
+      out.append(bytes);
+    }
+  }
+  flush();
+  return out;
 }
 
 }  // namespace
@@ -119,9 +151,10 @@ std::string normalise(std::string_view text, NormalForm form) {
   int options = UTF8PROC_STABLE;
   options |= form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
+  const std::string ordered = order_marks(text);
   utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(bytes_of(text), static_cast<utf8proc_ssize_t>(text.size()), &result,
-                                               static_cast<utf8proc_option_t>(options));
+  const utf8proc_ssize_t length = utf8proc_map(bytes_of(ordered), static_cast<utf8proc_ssize_t>(ordered.size()),
+                                               &result, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (length < 0)
     throw Error(ExitCode::bad_input, std::string("cannot normalise text: ") + utf8proc_errmsg(length), "TOK_TEXT");

@@ -172,14 +172,17 @@ Flow Flux2Model::prologue(const NamedTensors& inputs) {
   return flow;
 }
 
-at::Tensor Flux2Model::epilogue(const Flow& flow) {
-  const int64_t height = flow.sizes[kHeight], width = flow.sizes[kWidth];
+at::Tensor Flux2Model::final_norm(const Flow& flow) const {
   // After a single block the text comes first; without any the streams are still apart. References come last.
   const int64_t start = flow.carried.size() == 2 ? 0 : flow.sizes[kTextLength];
-  const at::Tensor x = flow.carried[0].narrow(1, start, height * width);
+  const at::Tensor x = flow.carried[0].narrow(1, start, flow.sizes[kHeight] * flow.sizes[kWidth]);
   const std::vector<at::Tensor> mod = modulation_.out(at::silu(flow.shared[kTemb])).unsqueeze(1).chunk(2, -1);
-  const at::Tensor velocity = proj_out_(modulate(x, mod[1], mod[0], config_.eps));  // scale, shift: diffusers' order
-  return velocity.transpose(1, 2).unflatten(-1, {1, height, width});
+  return modulate(x, mod[1], mod[0], config_.eps);  // diffusers' order is scale, shift
+}
+
+at::Tensor Flux2Model::epilogue(const Flow& flow) {
+  const at::Tensor velocity = proj_out_(final_norm(flow)).transpose(1, 2);
+  return velocity.unflatten(-1, {1, flow.sizes[kHeight], flow.sizes[kWidth]});
 }
 
 }  // namespace trainer::flux2

@@ -25,6 +25,8 @@ class Flux2Model final : public Model {
   std::span<Block* const> blocks() override { return borrowed_; }
   /// Velocity [B, C_out, 1, h, w], of the noisy latents only.
   at::Tensor epilogue(const Flow& flow) override;
+  /// Tokens of the noisy latents after the last modulated norm, before proj_out: [B, N, d].
+  [[nodiscard]] at::Tensor final_norm(const Flow& flow) const;
   [[nodiscard]] const DiffusionTraits* diffusion() const override { return &traits_; }
   [[nodiscard]] std::vector<std::string> default_targets() const override;
   [[nodiscard]] std::string export_prefix() const override { return "transformer."; }

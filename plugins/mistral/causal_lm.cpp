@@ -67,7 +67,8 @@ at::Tensor CausalLm::embeddings(std::span<const int64_t> ids) const {
   for (std::size_t begin = 0, end = 0; begin < ids.size(); begin = end) {
     for (end = begin + 1; end < ids.size() && ids[end] == ids[end - 1] + 1;) ++end;
     if (ids[begin] < 0 || ids[end - 1] >= config_.vocab)
-      throw Error(ExitCode::bad_input, "the tokenizer gave token id " + std::to_string(ids[ids[begin] < 0 ? begin : end - 1]) +
+      throw Error(ExitCode::bad_input, "the tokenizer gave token id " +
+                                           std::to_string(ids[ids[begin] < 0 ? begin : end - 1]) +
                                            ", but the text encoder knows " + std::to_string(config_.vocab) +
                                            " tokens; tokenizer and text encoder do not belong together");
     parts.push_back(source_->read_rows(name, ids[begin], ids[end - 1] + 1).to(dtype_));
@@ -107,7 +108,9 @@ void CausalLm::run_layer(int64_t layer, std::span<Rows> groups) const {
 }
 
 at::Tensor CausalLm::attention(const Layer& w, const at::Tensor& x, const std::vector<Span>& spans) const {
-  const auto heads = [&](const at::Tensor& weight) { return project(x, weight).view({x.size(0), -1, config_.head_dim}); };
+  const auto heads = [&](const at::Tensor& weight) {
+    return project(x, weight).view({x.size(0), -1, config_.head_dim});
+  };
   at::Tensor q = heads(w.q), k = heads(w.k);
   if (config_.qk_norm()) {
     q = rms_norm(q, w.q_norm, config_.eps);
@@ -118,7 +121,9 @@ at::Tensor CausalLm::attention(const Layer& w, const at::Tensor& x, const std::v
   const at::Tensor v = heads(w.v);
   std::vector<at::Tensor> parts;
   for (const Span& span : spans) {
-    const auto rows = [&](const at::Tensor& t, int64_t count) { return t.narrow(0, span.begin, count).transpose(0, 1); };
+    const auto rows = [&](const at::Tensor& t, int64_t count) {
+      return t.narrow(0, span.begin, count).transpose(0, 1);
+    };
     parts.push_back(attend(rows(q, span.rows), rows(k, span.keys), rows(v, span.keys), span));
   }
   return at::cat(parts);

@@ -45,7 +45,8 @@ class CausalLm {
   struct Layer;
   [[nodiscard]] Layer read_layer(int64_t layer) const;
   [[nodiscard]] at::Tensor attention(const Layer& layer, const at::Tensor& x, const std::vector<Span>& spans) const;
-  [[nodiscard]] at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Span& span) const;
+  [[nodiscard]] at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const Span& span) const;
   [[nodiscard]] at::Tensor rotate(const at::Tensor& x, const std::vector<Span>& spans) const;
 
   LmConfig config_;

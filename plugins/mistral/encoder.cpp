@@ -50,8 +50,8 @@ EncoderOptions read_options(const Options& options, const LmConfig& config) {
   read.micro_batch = options.get<int64_t>("micro_batch");
   for (const auto& [key, value] : {std::pair("max_tokens", read.style.max_tokens), {"micro_batch", read.micro_batch}})
     if (value < 1)
-      throw Error(ExitCode::bad_recipe, "\"" + options.section() + "." + key + "\" is " + std::to_string(value) +
-                                            ", expected 1 or more");
+      throw Error(ExitCode::bad_recipe,
+                  "\"" + options.section() + "." + key + "\" is " + std::to_string(value) + ", expected 1 or more");
   if (config.family == Family::mistral) {
     const auto message = options.get<std::string>("system_message");
     if (message != "newline" && message != "space")
@@ -154,8 +154,9 @@ LmEncoder::LmEncoder(const EncoderContext& context, const LmConfig& config)
       dtype_(context.dtype),
       device_(context.device) {
   if (!tokenizer_)
-    throw Error(ExitCode::bad_recipe, "text encoder \"" + std::string(name_of(config_.family)) +
-                                          "\" needs a tokenizer: set text_encoder.tokenizer to the folder of tokenizer.json");
+    throw Error(ExitCode::bad_recipe,
+                "text encoder \"" + std::string(name_of(config_.family)) +
+                    "\" needs a tokenizer: set text_encoder.tokenizer to the folder of tokenizer.json");
   check_tokenizer(options_.style, *tokenizer_);
 }
 
@@ -184,9 +185,10 @@ std::string LmEncoder::identity() const {
   const PromptStyle& style = options_.style;
   std::string text = std::string(name_of(config_.family)) + " template " + std::to_string(kTemplateVersion);
   if (config_.family == Family::mistral) text += style.newline ? " newline" : " space";
-  return text + "; model " + std::to_string(kModelVersion) + "; tokens " + std::to_string(style.max_tokens) + "; layers " +
-         joined(options_.layers) + "; heads " + std::to_string(config_.heads) + "/" + std::to_string(config_.kv_heads) +
-         "; eps " + shown(config_.eps) + "; theta " + shown(config_.rope_theta) + "; " + c10::toString(dtype_);
+  return text + "; model " + std::to_string(kModelVersion) + "; tokens " + std::to_string(style.max_tokens) +
+         "; layers " + joined(options_.layers) + "; heads " + std::to_string(config_.heads) + "/" +
+         std::to_string(config_.kv_heads) + "; eps " + shown(config_.eps) + "; theta " + shown(config_.rope_theta) +
+         "; " + c10::toString(dtype_);
 }
 
 std::string LmEncoder::describe() const {

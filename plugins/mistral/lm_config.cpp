@@ -43,14 +43,16 @@ class Section {
     const Json* value = find(key);
     if (value == nullptr) return std::nullopt;
     const bool fits = value->is_number_integer() && *value >= 1 && *value <= max;
-    if (!fits) fail("\"" + full(key) + "\" is " + shown(*value) + ", expected a whole number from 1 to " + std::to_string(max));
+    if (!fits)
+      fail("\"" + full(key) + "\" is " + shown(*value) + ", expected a whole number from 1 to " + std::to_string(max));
     return value->get<int64_t>();
   }
   [[nodiscard]] std::optional<double> positive(const char* key) const {
     const Json* value = find(key);
     if (value == nullptr) return std::nullopt;
     const double number = value->is_number() ? value->get<double>() : -1.0;
-    if (!(number > 0.0 && std::isfinite(number))) fail("\"" + full(key) + "\" is " + shown(*value) + ", expected a number above 0");
+    if (!(number > 0.0 && std::isfinite(number)))
+      fail("\"" + full(key) + "\" is " + shown(*value) + ", expected a number above 0");
     return number;
   }
   template <typename T>
@@ -71,7 +73,8 @@ class Section {
 };
 
 Json parse(const std::string& text) {
-  if (text.empty()) throw Error(ExitCode::not_found, "the text encoder needs a config.json beside its weights; there is none");
+  if (text.empty())
+    throw Error(ExitCode::not_found, "the text encoder needs a config.json beside its weights; there is none");
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
@@ -118,7 +121,9 @@ double rope_theta(const Section& section) {
     }
   }
   section.expect("partial_rotary_factor", 1.0);
-  if (!theta) fail("\"" + section.full("rope_theta") + "\" and \"" + section.full("rope_parameters.rope_theta") + "\" are missing");
+  if (!theta)
+    fail("\"" + section.full("rope_theta") + "\" and \"" + section.full("rope_parameters.rope_theta") +
+         "\" are missing");
   return *theta;
 }
 
@@ -134,7 +139,8 @@ void refuse_other_maths(const Section& section, Family family) {
     if (!types->is_array()) fail("\"" + section.full("layer_types") + "\" is not a list");
     for (const Json& type : *types)
       if (type != "full_attention")
-        fail("\"" + section.full("layer_types") + "\" has " + shown(type) + "; this encoder computes \"full_attention\" only");
+        fail("\"" + section.full("layer_types") + "\" has " + shown(type) +
+             "; this encoder computes \"full_attention\" only");
   }
 }
 
@@ -157,12 +163,14 @@ LmConfig read_config(const std::string& text, Family family) {
   config.heads = integer("num_attention_heads", kMany);
   config.kv_heads = integer("num_key_value_heads", kMany);
   if (config.heads % config.kv_heads != 0)
-    fail(std::to_string(config.heads) + " attention heads cannot share " + std::to_string(config.kv_heads) + " key/value heads");
+    fail(std::to_string(config.heads) + " attention heads cannot share " + std::to_string(config.kv_heads) +
+         " key/value heads");
   const std::optional<int64_t> head_dim = section.integer("head_dim", kMany);
   if (!head_dim && config.hidden % config.heads != 0)
     fail("\"" + section.full("head_dim") + "\" is missing, and hidden_size is not a multiple of num_attention_heads");
   config.head_dim = head_dim.value_or(config.hidden / config.heads);
-  if (config.head_dim % 2 != 0) fail("the rotary embedding needs an even head_dim, got " + std::to_string(config.head_dim));
+  if (config.head_dim % 2 != 0)
+    fail("the rotary embedding needs an even head_dim, got " + std::to_string(config.head_dim));
   config.eps = section.need(section.positive("rms_norm_eps"), "rms_norm_eps");
   config.rope_theta = rope_theta(section);
   return config;

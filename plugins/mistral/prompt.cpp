@@ -22,7 +22,8 @@ std::string without(std::string text, std::string_view part) {
 const char* pad_token(Family family) { return family == Family::mistral ? "<pad>" : "<|endoftext|>"; }
 
 std::span<const char* const> template_tokens(Family family) {
-  static constexpr const char* kMistral[] = {"<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]", "<pad>"};
+  static constexpr const char* kMistral[] = {"<s>",    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+                                             "[INST]", "[/INST]",         "<pad>"};
   static constexpr const char* kQwen3[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
   if (family == Family::mistral) return kMistral;
   return kQwen3;

@@ -2,11 +2,13 @@
 #include "tensor_names.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <numeric>
-#include <set>
 #include <span>
 #include <string_view>
 #include <trainer/sdk/error.hpp>
+#include <utility>
 
 namespace trainer::mistral {
 
@@ -57,10 +59,13 @@ class Check {
 
   std::string run() {
     prefix_ = choose_prefix();
-    expect(prefix_ + std::string(kEmbeddings), {config_.vocab, config_.hidden});
+    expected_[prefix_ + std::string(kEmbeddings)] = {config_.vocab, config_.hidden};
     for (int64_t i = 0; i < layers_; ++i)
-      for (const LayerTensor& tensor : layer_tensors(config_))
-        expect(prefix_ + "layers." + std::to_string(i) + "." + tensor.name, tensor.shape);
+      for (LayerTensor& tensor : layer_tensors(config_))
+        expected_[prefix_ + "layers." + std::to_string(i) + "." + tensor.name] = std::move(tensor.shape);
+    for (const std::string& name : names_)
+      if (!expected_.contains(name)) others_.push_back(name);
+    for (const auto& [name, shape] : expected_) check(name, shape);
     refuse_left_out();
     report();
     return prefix_;
@@ -74,19 +79,20 @@ class Check {
       const std::string head = std::string(prefix) + "layers.";
       const auto at = std::lower_bound(names_.begin(), names_.end(), head);
       const bool has_layers = at != names_.end() && at->starts_with(head);
-      if (has_layers || source_.find(std::string(prefix) + std::string(kEmbeddings)) != nullptr) return std::string(prefix);
+      if (has_layers || source_.find(std::string(prefix) + std::string(kEmbeddings)) != nullptr)
+        return std::string(prefix);
     }
     return "model.";
   }
 
-  void expect(const std::string& name, const std::vector<int64_t>& shape) {
-    expected_.insert(name);
+  void check(const std::string& name, const std::vector<int64_t>& shape) {
     const TensorInfo* info = source_.find(name);
     if (info == nullptr) {
       // Looking for near names takes a while in a large file: only for what is shown.
-      problems_.push_back("\"" + name + "\" is missing" + (problems_.size() < kShown ? nearest(name, names_) : ""));
+      problems_.push_back("\"" + name + "\" is missing" + (problems_.size() < kShown ? nearest(name, others_) : ""));
     } else if (info->shape != shape) {
-      problems_.push_back("\"" + name + "\" has shape " + shown(info->shape) + ", config.json asks for " + shown(shape));
+      problems_.push_back("\"" + name + "\" has shape " + shown(info->shape) + ", config.json asks for " +
+                          shown(shape));
     } else if (!plain(info->dtype)) {
       problems_.push_back("\"" + name + "\" is stored as " + c10::toString(info->dtype) +
                           "; only float32, bfloat16, float16 and float64 are read");
@@ -95,11 +101,12 @@ class Check {
 
   /// Biases, scales and norms that this code does not apply would change the result without a word.
   void refuse_left_out() {
-    for (const std::string& name : names_) {
-      const std::string head = prefix_ + "layers.";
-      if (!name.starts_with(head) || name.ends_with("rotary_emb.inv_freq") || expected_.contains(name)) continue;
+    const std::string head = prefix_ + "layers.";
+    for (const std::string& name : others_) {
+      if (!name.starts_with(head) || name.ends_with("rotary_emb.inv_freq")) continue;
       const int64_t layer = std::strtoll(name.c_str() + head.size(), nullptr, 10);
-      if (layer < layers_) problems_.push_back("\"" + name + "\" is not part of this architecture and would be left out");
+      if (layer < layers_)
+        problems_.push_back("\"" + name + "\" is not part of this architecture and would be left out");
     }
   }
 
@@ -117,7 +124,8 @@ class Check {
   int64_t layers_;
   std::vector<std::string> names_;
   std::string prefix_;
-  std::set<std::string, std::less<>> expected_;
+  std::map<std::string, std::vector<int64_t>> expected_;
+  std::vector<std::string> others_;  // names of the file that are not expected
   std::vector<std::string> problems_;
 };
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/stack.h>
+#include <algorithm>
+#include <cctype>
 #include <encoder.hpp>
 #include <filesystem>
 #include <support/parity.hpp>
@@ -76,6 +78,14 @@ Error thrown(Body&& body) {
   }
   ADD_FAILURE() << "no error";
   return {ExitCode::done, ""};
+}
+
+/// A directory's name as gtest wants names of instances.
+inline std::string dir_name(const testing::TestParamInfo<std::filesystem::path>& info) {
+  std::string name = info.param.filename().string();
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
 }
 
 }  // namespace trainer::test

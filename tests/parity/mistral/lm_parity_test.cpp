@@ -41,7 +41,8 @@ TEST_P(LmParity, EveryHiddenStateMatches) {
   const int64_t width = states.size(2) / static_cast<int64_t>(all.size());
   double worst = 0;
   for (const int64_t k : all)
-    worst = std::max(worst, max_error(states.narrow(2, k * width, width), lm.expected.at("hidden." + std::to_string(k))));
+    worst =
+        std::max(worst, max_error(states.narrow(2, k * width, width), lm.expected.at("hidden." + std::to_string(k))));
   std::cout << "hidden states, largest error " << worst << "\n";
   EXPECT_LE(worst, 1e-5);
 }
@@ -70,13 +71,7 @@ TEST_P(LmParity, Bf16StaysNearFp32) {
   EXPECT_GT(error, 1e-4) << "this was not computed in bf16";
 }
 
-std::string name_of_dir(const testing::TestParamInfo<std::filesystem::path>& info) {
-  std::string name = info.param.filename().string();
-  std::replace_if(name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Dirs, LmParity, testing::ValuesIn(parity_dirs()), name_of_dir);
+INSTANTIATE_TEST_SUITE_P(Dirs, LmParity, testing::ValuesIn(parity_dirs()), dir_name);
 
 }  // namespace
 }  // namespace trainer::test

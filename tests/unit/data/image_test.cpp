@@ -36,7 +36,7 @@ class ImageTest : public testing::Test {
 TEST_F(ImageTest, EveryFormatGivesTheSamePicture) {
   for (const auto& [name, format, tolerance] :
        {std::tuple{"quad.png", "png", 0}, {"quad.webp", "webp", 0}, {"quad.tiff", "tiff", 0}, {"palette.png", "png", 0},
-        {"quad.jpg", "jpeg", 3}, {"quad.avif", "heif", 6}, {"orientation6.jpg", "jpeg", 3}, {"cmyk.jpg", "jpeg", 60}}) {
+        {"quad.jpg", "jpeg", 3}, {"quad.avif", "heif", 6}, {"orientation6.jpg", "jpeg", 3}}) {
     const ImageHeader header = read_image_header(fixture(name));
     EXPECT_EQ(header.format, format) << name;
     EXPECT_EQ(header.width, 48) << name;
@@ -65,6 +65,14 @@ TEST_F(ImageTest, ColourProfilesAreConverted) {
   EXPECT_NEAR(got[0], 200, 1);
   EXPECT_NEAR(got[1], 100, 1);
   EXPECT_NEAR(got[2], 50, 1);
+}
+
+TEST_F(ImageTest, InkBecomesLight) {
+  EXPECT_EQ(read_image_header(fixture("cmyk.jpg")).bands, 4);
+  const Image image = load_image(fixture("cmyk.jpg"), 48, 32);
+  const Pixel red = pixel(image, 12, 8), blue = pixel(image, 36, 8);
+  EXPECT_GT(red[0], 2 * red[2]);
+  EXPECT_GT(blue[2], 2 * blue[0]);
 }
 
 TEST_F(ImageTest, CoversAndCropsTheCentre) {
@@ -111,13 +119,23 @@ TEST_F(ImageTest, TruncatedPicturesAreRefusedWhole) {
     EXPECT_NE(message_of([&] { verify_image(bytes); }).find("damaged"), std::string::npos) << name;
     EXPECT_NE(message_of([&] { decode_image(bytes, 16, 16); }), "") << name;
   }
-  // Every cut of a small file is refused or whole, never a crash.
-  const std::string jpeg = read_image_file(fixture("quad.jpg")), png = read_image_file(fixture("quad.png"));
-  for (std::size_t cut = 0; cut < png.size() - 16; ++cut) {
-    EXPECT_NE(message_of([&] { decode_image(png.substr(0, cut), 16, 16); }), "") << cut;
-  }
-  for (std::size_t cut = 0; cut < jpeg.size() - 4; cut += 7) {
-    EXPECT_NE(message_of([&] { decode_image(jpeg.substr(0, cut), 16, 16); }), "") << cut;
+}
+
+TEST_F(ImageTest, EveryCutIsRefusedOrChangesNothing) {
+  // A cut behind the last pixel's bytes may go unnoticed; half a picture never passes.
+  for (const char* name : {"quad.png", "quad.jpg", "quad.webp", "quad.tiff", "quad.avif"}) {
+    const std::string bytes = read_image_file(fixture(name));
+    const std::vector<uint8_t> whole = decode_image(bytes, 48, 32).rgb;
+    std::size_t refused = 0;
+    for (std::size_t cut = 0; cut < bytes.size(); cut += 3) {
+      try {
+        EXPECT_EQ(decode_image(std::string_view(bytes).substr(0, cut), 48, 32).rgb, whole) << name << " " << cut;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), "IMAGE_UNREADABLE");
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, bytes.size() / 3 / 2) << name;
   }
 }
 
@@ -140,7 +158,7 @@ TEST_F(ImageTest, FilesThatAreNotThereOrNoFiles) {
 }
 
 TEST(ImageModule, WithoutItTheMessageSaysWhatToInstall) {
-  // A process of its own: once opened, the module stays.
+  testing::FLAGS_gtest_death_test_style = "threadsafe";  // a process of its own: once opened, the module stays
   EXPECT_EXIT(
       {
         set_image_module("/nowhere/libtrainer_images.so");

@@ -1,1 +1,221 @@
+#include <data/source.hpp>
+
 #include "helpers.hpp"
+
+namespace trainer::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SourceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    use_image_module();
+    source_.folder = folder_.path().string();
+    source_.resolution = {64};
+  }
+  Dataset scanned() { return scan(std::span(&source_, 1), options_); }
+  /// Messages with the folder's own path cut out.
+  std::string refusal() {
+    return message_of([&] { scanned(); }, folder_.path().string() + "/");
+  }
+  /// "name|caption" for each sample.
+  std::vector<std::string> samples() {
+    std::vector<std::string> texts;
+    for (const Sample& sample : scanned().samples) {
+      texts.push_back(fs::relative(sample.file, folder_.path()).string() + "|" + sample.caption);
+    }
+    return texts;
+  }
+  void picture(const std::string& name, const char* caption) {
+    folder_.copy("quad.png", name + ".png");
+    if (caption != nullptr) folder_.write(name + ".txt", caption);
+  }
+
+  TempFolder folder_;
+  recipe::Data source_;
+  ScanOptions options_;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(SourceTest, PicturesWithCaptionFilesInTheOrderOfTheirNames) {
+  picture("b", "second\n");
+  picture("a", "first");
+  picture("C", nullptr);
+  folder_.write("C.caption", "third");
+  folder_.write("a.caption", "not this one");
+  folder_.write("notes.md", "no picture");
+  EXPECT_EQ(samples(), (Names{"C.png|third", "a.png|first", "b.png|second"}));
+  source_.trigger = "sks dog";
+  source_.repeats = 5;
+  const Dataset dataset = scanned();
+  EXPECT_EQ(dataset.samples[1].caption, "sks dog, first");
+  EXPECT_EQ(dataset.samples[1].repeats, 5);
+  EXPECT_EQ(dataset.samples[1].width, 48);
+  EXPECT_EQ(dataset.samples[1].height, 32);
+  EXPECT_EQ(dataset.samples[1].bucket, (Bucket{64, 64}));
+  EXPECT_EQ(dataset.samples[1].content.size(), 32U);
+  EXPECT_EQ(dataset.samples[1].content, dataset.samples[2].content);
+  EXPECT_TRUE(dataset.notes.empty());
+}
+
+TEST_F(SourceTest, WhatOtherToolsLeaveBehindIsNoData) {
+  picture("a", "first");
+  for (const char* name : {".hidden.png", "a-masklabel.png", "a-condlabel.png"}) folder_.copy("quad.png", name);
+  for (const char* name : {"_latent_cache", "_t_e_cache", "_controls", "__MACOSX", ".git", "sub"}) {
+    folder_.copy("quad.png", std::string(name) + "/x.png");
+  }
+  EXPECT_EQ(samples(), (Names{"a.png|first"}));
+  source_.recursive = true;
+  EXPECT_EQ(refusal(), "1 file cannot be used:\n  sub/x.png: no caption: x.txt or x.caption is missing\n"
+                       "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+  folder_.write("sub/x.txt", "deep");
+  EXPECT_EQ(samples(), (Names{"a.png|first", "sub/x.png|deep"}));
+}
+
+TEST_F(SourceTest, EverythingBadIsReportedAtOnce) {
+  picture("good", "fine");
+  picture("uncaptioned", nullptr);
+  picture("latin1", "caf\xE9");
+  folder_.copy("truncated.jpg", "cut.jpg");
+  folder_.write("cut.txt", "its header is whole");
+  folder_.copy("bomb_area.png", "bomb.png");
+  folder_.write("bomb.txt", "x");
+  folder_.copy("small.png", "icon.png");
+  folder_.write("icon.txt", "x");
+  folder_.write("fake.jpg", "hello");
+  folder_.write("fake.txt", "x");
+  folder_.write("old.gif", "GIF89a");
+  folder_.write("empty.webp", "");
+  folder_.write("empty.txt", "x");
+  EXPECT_EQ(refusal(),
+            "8 files cannot be used:\n"
+            "  bomb.png: 20000 x 20000 pixels, more than 178 million\n"
+            "  cut.jpg: damaged: VipsJpeg: Premature end of input file\n"
+            "  empty.webp: no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)\n"
+            "  fake.jpg: no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)\n"
+            "  icon.png: too small: 15 x 40 pixels, at least 16 x 16 are needed\n"
+            "  latin1.png: caption latin1.txt is not UTF-8 at byte 3\n"
+            "  old.gif: .gif files are not read; convert it to jpeg, png, webp, avif or tiff\n"
+            "  uncaptioned.png: no caption: uncaptioned.txt or uncaptioned.caption is missing\n"
+            "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+}
+
+TEST_F(SourceTest, NoCaptionAtAllIsOneSentence) {
+  for (const char* name : {"a", "b", "c"}) picture(name, nullptr);
+  source_.captions = {".txt"};
+  EXPECT_EQ(refusal(), "data folder " + source_.folder +
+                           ": none of its 3 pictures has a caption (looked for files of the same name ending in .txt)\n"
+                           "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+  source_.caption = "a fox";
+  EXPECT_EQ(samples(), (Names{"a.png|a fox", "b.png|a fox", "c.png|a fox"}));
+}
+
+TEST_F(SourceTest, EmptyCaptionsAreCaptions) {
+  picture("a", "");
+  EXPECT_EQ(samples(), (Names{"a.png|"}));
+}
+
+TEST_F(SourceTest, AFolderWithoutPicturesIsAnError) {
+  folder_.write("sub/readme.txt", "x");
+  EXPECT_EQ(refusal(), "data folder " + source_.folder +
+                           ": no picture (jpg, jpeg, png, webp, avif, heic, tif, tiff); it has folders below it: set "
+                           "recursive = true to read them\nMend or remove what is named here.");
+  source_.folder += "/missing";
+  try {
+    scanned();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::not_found);
+  }
+}
+
+TEST_F(SourceTest, MetadataFiles) {
+  folder_.copy("quad.png", "img/a.png");
+  folder_.copy("quad.jpg", "img/b.jpg");
+  folder_.write("list.jsonl", "{\"image_path\": \"img/b.jpg\", \"caption\": \"second\"}\n"
+                              "{\"image_path\": \"img/a.png\", \"caption\": \"first\\r\\n\"}\n");
+  source_.metadata = (folder_ / "list.jsonl").string();
+  EXPECT_EQ(samples(), (Names{"img/b.jpg|second", "img/a.png|first"}));
+  folder_.write("list.jsonl", "{\"image_path\": \"img/a.png\", \"caption\": \"first\"}\n{\"image_path\": \"img/c.png\"}\n"
+                              "{\"image_path\": \"/etc/passwd\", \"caption\": \"x\"}\n{\"image_path\": \"img/b.jpg\"}\n");
+  EXPECT_EQ(refusal(), "3 files cannot be used:\n  img/b.jpg: no caption in list.jsonl:4\n"
+                       "  list.jsonl:2: picture img/c.png does not exist\n"
+                       "  list.jsonl:3: picture /etc/passwd lies outside the data folder\n"
+                       "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+}
+
+TEST_F(SourceTest, AnImagefolderIsReadAsItIs) {
+  folder_.copy("quad.png", "a.png");
+  folder_.copy("quad.png", "unlisted.png");
+  folder_.write("metadata.csv", "file_name,text\na.png,\"a fox, red\"\n");
+  EXPECT_EQ(samples(), (Names{"a.png|a fox, red"}));
+  EXPECT_EQ(scanned().notes, (Names{"pictures and captions of " + source_.folder + " are those that metadata.csv names"}));
+}
+
+TEST_F(SourceTest, LinksMustStayInside) {
+  const TempFolder elsewhere;
+  elsewhere.copy("quad.png", "x.png");
+  picture("a", "first");
+  fs::create_symlink(folder_ / "a.png", folder_ / "inside.png");
+  folder_.write("inside.txt", "linked");
+  EXPECT_EQ(samples(), (Names{"a.png|first", "inside.png|linked"}));
+  fs::create_symlink(elsewhere / "x.png", folder_ / "outside.png");
+  folder_.write("outside.txt", "x");
+  picture("b", nullptr);
+  fs::create_symlink("/etc/hostname", folder_ / "b.txt");
+  EXPECT_EQ(refusal(), "2 files cannot be used:\n"
+                       "  b.png: caption b.txt is a link to nothing or out of the data folder\n"
+                       "  outside.png: is a link to nothing or out of the data folder\nMend or remove what is named here.");
+}
+
+TEST_F(SourceTest, SmallPicturesAreEnlargedOrLeftOut) {
+  picture("a", "first");
+  source_.resolution = {256};
+  EXPECT_EQ(scanned().notes, (Names{"1 pictures of " + source_.folder +
+                                    " are enlarged more than twofold; a smaller resolution would suit them"}));
+  source_.upscale = false;
+  EXPECT_EQ(refusal(), "no picture is left to train on:\n1 pictures of " + source_.folder +
+                           " are smaller than their bucket and left out (upscale = false): a.png");
+  source_.resolution = {48, 32};
+  EXPECT_EQ(samples(), (Names{"a.png|first"}));
+}
+
+TEST_F(SourceTest, SeveralSourcesKeepTheirOwnSettings) {
+  picture("one/a", "first");
+  picture("two/a", "second");
+  std::vector<recipe::Data> sources(2, source_);
+  sources[0].folder += "/one";
+  sources[1].folder += "/two";
+  sources[1].resolution = {128};
+  sources[1].trigger = "t";
+  std::size_t done = 0;
+  options_.progress = [&](std::size_t i, std::size_t total) { done = 10 * i + total; };
+  const Dataset dataset = scan(sources, options_);
+  ASSERT_EQ(dataset.samples.size(), 2U);
+  EXPECT_EQ(done, 22U);
+  EXPECT_EQ(dataset.samples[0].bucket, (Bucket{64, 64}));
+  EXPECT_EQ(dataset.samples[1].bucket, (Bucket{144, 96}));
+  EXPECT_EQ(dataset.samples[1].caption, "t, second");
+  EXPECT_EQ(dataset.samples[1].source, 1U);
+}
+
+TEST_F(SourceTest, NamesThatDifferInCaseOnlyAreNoted) {
+  picture("Fox", "a");
+  picture("fox", "b");
+  EXPECT_EQ(scanned().notes, (Names{(folder_ / "Fox.png").string() + " and " + (folder_ / "fox.png").string() +
+                                    " differ in case or extension only"}));
+}
+
+TEST_F(SourceTest, VerifyingFindsWhatTheHeaderDoesNotShow) {
+  folder_.copy("truncated.jpg", "cut.jpg");
+  folder_.write("cut.txt", "x");
+  EXPECT_EQ(refusal(), "");
+  options_.verify_pixels = true;
+  EXPECT_EQ(refusal(), "1 file cannot be used:\n  cut.jpg: damaged: VipsJpeg: Premature end of input file\n"
+                       "Mend or remove what is named here.");
+}
+
+}  // namespace
+}  // namespace trainer::data

@@ -127,9 +127,11 @@ TEST_F(RecipeTest, TheExampleOfTheDesignLoads) {
 }
 
 TEST_F(RecipeTest, FormsOfTheSameValue) {
-  const std::string text = std::string(kMinimal) + "resolution = [640, 384]\ncaptions = \".caption\"\n[adapter]\nrank = 8\n"
-                           "targets = [\"*.to_q\", \"*.to_k\"]\n[placement]\ndevice = \"cuda:1\"\n[sample]\nseeds = [1, 2]\n"
-                           "[objective]\ntimesteps.shift = 3\n[memory]\nbudget = \"22 GB\"\n[train]\nema = { decay = 0.999 }\n";
+  const std::string text =
+      std::string(kMinimal) +
+      "resolution = [640, 384]\ncaptions = \".caption\"\n[adapter]\nrank = 8\n"
+      "targets = [\"*.to_q\", \"*.to_k\"]\n[placement]\ndevice = \"cuda:1\"\n[sample]\nseeds = [1, 2]\n"
+      "[objective]\ntimesteps.shift = 3\n[memory]\nbudget = \"22 GB\"\n[train]\nema = { decay = 0.999 }\n";
   const Recipe recipe = load_text(text);
   EXPECT_EQ(recipe.data[0].resolution, (std::vector<int64_t>{640, 384}));
   EXPECT_EQ(recipe.data[0].captions, Strings{".caption"});
@@ -145,7 +147,8 @@ TEST_F(RecipeTest, FormsOfTheSameValue) {
 TEST_F(RecipeTest, ExtendsMergesTablesAndReplacesTheRest) {
   write("bases/grand.toml", "[optimizer]\nlr = 1\nbetas = [0.1, 0.2]\n[run]\nsteps = 5\n" + std::string(kMinimal));
   write("bases/base.toml", "extends = \"grand.toml\"\n[optimizer]\nlr = 2\neps = 1e-6\n");
-  write("top/recipe.toml", "extends = \"../bases/base.toml\"\n[optimizer]\nbetas = [0.5, 0.6]\n[[data]]\nfolder = \"mine\"\n");
+  write("top/recipe.toml",
+        "extends = \"../bases/base.toml\"\n[optimizer]\nbetas = [0.5, 0.6]\n[[data]]\nfolder = \"mine\"\n");
   const Recipe recipe = load_file("top/recipe.toml");
   EXPECT_EQ(recipe.run.steps, 5);
   EXPECT_EQ(recipe.optimizer.lr, 2);
@@ -156,7 +159,8 @@ TEST_F(RecipeTest, ExtendsMergesTablesAndReplacesTheRest) {
   EXPECT_EQ(recipe.data[0].folder, here("top/mine"));
   EXPECT_EQ(recipe.run.output, here("runs/recipe"));
   write("bases/base.toml", "extends = \"grand.toml\"\n[optimizer]\nlr = -1\n");
-  EXPECT_EQ(message_of("top/recipe.toml"), "bases/base.toml:3:6: optimizer.lr: -1 is out of range, expected above 0, at most 1000");
+  EXPECT_EQ(message_of("top/recipe.toml"),
+            "bases/base.toml:3:6: optimizer.lr: -1 is out of range, expected above 0, at most 1000");
 }
 
 TEST_F(RecipeTest, ExtendsRefusesCyclesChainsAndMissingFiles) {
@@ -168,14 +172,16 @@ TEST_F(RecipeTest, ExtendsRefusesCyclesChainsAndMissingFiles) {
                                       " (did you mean \"b.toml\", \"a.toml\" or \"c.toml\"?)");
   write("d.toml", "extends = 3\n");
   EXPECT_EQ(message_of("d.toml"), "d.toml:1:11: extends: expected the path of a recipe, found 3");
-  for (int i = 0; i < 10; ++i) write("chain" + std::to_string(i) + ".toml", "extends = \"chain" + std::to_string(i + 1) + ".toml\"");
+  for (int i = 0; i < 10; ++i)
+    write("chain" + std::to_string(i) + ".toml", "extends = \"chain" + std::to_string(i + 1) + ".toml\"");
   EXPECT_EQ(message_of("chain0.toml"), "chain8.toml:1:11: extends: more than 8 recipes in a row");
 }
 
 TEST_F(RecipeTest, OverridesReplaceSingleKeys) {
-  const Recipe recipe = load_text(kMinimal, {"optimizer.lr=2e-4", "optimizer.lr=3e-4", "run.name=cat", "model.path=./w",
-                                             "data.0.repeats=3", "optimizer.schedule.kind=cosine", "train={batch_size=2}",
-                                             "sample.prompts=[\"a = b\"]", "placement.devices=cuda:0", "adapter.rank=4"});
+  const Recipe recipe =
+      load_text(kMinimal, {"optimizer.lr=2e-4", "optimizer.lr=3e-4", "run.name=cat", "model.path=./w",
+                           "data.0.repeats=3", "optimizer.schedule.kind=cosine", "train={batch_size=2}",
+                           "sample.prompts=[\"a = b\"]", "placement.devices=cuda:0", "adapter.rank=4"});
   EXPECT_EQ(recipe.optimizer.lr, 3e-4);
   EXPECT_EQ(recipe.run.name, "cat");
   EXPECT_EQ(recipe.model.path, here("w"));
@@ -201,9 +207,9 @@ TEST_F(RecipeTest, VariablesInPaths) {
   setenv("TRAINER_MODELS", "/models", 1);
   const std::string old_home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
   setenv("HOME", "/home/me", 1);
-  const Recipe recipe = load_text(kMinimal, {"model.path=${TRAINER_MODELS}/flux/", "autoencoder.path=~/vae",
-                                             "data.0.folder=${TRAINER_DATA}/x", "text_encoder.path=/a/$${HOME}/$x",
-                                             "data.0.trigger=${HOME}"});
+  const Recipe recipe = load_text(
+      kMinimal, {"model.path=${TRAINER_MODELS}/flux/", "autoencoder.path=~/vae", "data.0.folder=${TRAINER_DATA}/x",
+                 "text_encoder.path=/a/$${HOME}/$x", "data.0.trigger=${HOME}"});
   EXPECT_EQ(recipe.model.path, "/models/flux");
   EXPECT_EQ(recipe.autoencoder.path, "/home/me/vae");
   EXPECT_EQ(recipe.data[0].folder, "/data/${HOME}/x") << "expanded once";
@@ -218,14 +224,16 @@ TEST_F(RecipeTest, PathsMustExist) {
   write("models/text_encoder/x", "");
   write("models/vae/x", "");
   write("photos/cat.png", "");
-  write("recipe.toml", "[model]\npath = \"models/transfomer\"\n[text_encoder]\npath = \"models/text_encoder\"\n"
-                       "tokenizer = \"nowhere/tokenizer\"\n[autoencoder]\npath = \"models/vae\"\n[[data]]\nfolder = \"photos\"\n");
+  write("recipe.toml",
+        "[model]\npath = \"models/transfomer\"\n[text_encoder]\npath = \"models/text_encoder\"\n"
+        "tokenizer = \"nowhere/tokenizer\"\n[autoencoder]\npath = \"models/vae\"\n[[data]]\nfolder = \"photos\"\n");
   EXPECT_EQ(message_of("recipe.toml", {}, true),
             "recipe.toml:2:8: model.path: no such file or folder: " + here("models/transfomer") +
                 " (did you mean \"transformer\"?)\nrecipe.toml:5:13: text_encoder.tokenizer: no such file or folder: " +
                 here("nowhere/tokenizer"));
-  EXPECT_EQ(load_file("recipe.toml", {"model.path=models/transformer", "text_encoder.tokenizer=models/vae"}, true).model.path,
-            here("models/transformer"));
+  EXPECT_EQ(
+      load_file("recipe.toml", {"model.path=models/transformer", "text_encoder.tokenizer=models/vae"}, true).model.path,
+      here("models/transformer"));
 }
 
 TEST_F(RecipeTest, CheckSyntaxReadsTheFileAndItsBases) {

@@ -1,0 +1,80 @@
+#include <base/hash.hpp>
+#include <checkpoint/manifest.hpp>
+#include <nlohmann/json.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <set>
+
+namespace trainer::checkpoint {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr std::string_view kHashLine = "xxh128 ";
+constexpr std::size_t kHashDigits = 32;
+
+[[noreturn]] void refuse(const std::string& name, const std::string& why) {
+  throw Error(ExitCode::bad_input, name + ": damaged checkpoint manifest: " + why, "CKPT_MANIFEST");
+}
+
+Manifest from_json(const nlohmann::json& json, const std::string& name) {
+  if (json.at("version").get<int>() != kVersion)
+    refuse(name, "written in format version " + json.at("version").dump() + ", this program reads 1");
+  Manifest manifest;
+  manifest.step = json.at("step").get<int64_t>();
+  manifest.run_id = json.at("run_id").get<std::string>();
+  std::set<std::string> names;
+  for (const auto& file : json.at("files")) {
+    FileRecord record{file.at("name").get<std::string>(), file.at("bytes").get<uint64_t>(),
+                      file.at("xxh128").get<std::string>()};
+    const bool plain = !record.name.empty() && record.name.find('/') == std::string::npos && record.name.front() != '.';
+    if (!plain || !names.insert(record.name).second) refuse(name, "bad file name \"" + record.name + "\"");
+    manifest.files.push_back(std::move(record));
+  }
+  manifest.fingerprints = json.at("fingerprints").get<std::map<std::string, std::string>>();
+  if (manifest.step < 0) refuse(name, "negative step");
+  return manifest;
+}
+
+}  // namespace
+
+std::string manifest_text(const Manifest& manifest) {
+  nlohmann::ordered_json json{{"version", kVersion}, {"step", manifest.step}, {"run_id", manifest.run_id}};
+  json["files"] = nlohmann::ordered_json::array();
+  for (const FileRecord& file : manifest.files)
+    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}});
+  json["fingerprints"] = manifest.fingerprints;
+  std::string text = json.dump(1) + "\n";
+  text += std::string(kHashLine) + xxh128(text) + "\n";
+  return text;
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& name) {
+  const std::size_t tail = kHashLine.size() + kHashDigits + 1;
+  if (text.size() <= tail || !text.ends_with('\n')) refuse(name, "it is cut off");
+  const std::string_view body = text.substr(0, text.size() - tail), line = text.substr(text.size() - tail);
+  if (!line.starts_with(kHashLine)) refuse(name, "its last line is no hash");
+  if (xxh128(body) != line.substr(kHashLine.size(), kHashDigits)) refuse(name, "its content does not match its hash");
+  try {
+    return from_json(nlohmann::json::parse(body), name);
+  } catch (const nlohmann::json::exception& error) {
+    refuse(name, error.what());
+  }
+}
+
+void verify_files(const std::filesystem::path& folder, const Manifest& manifest) {
+  for (const FileRecord& record : manifest.files) {
+    const std::filesystem::path file = folder / record.name;
+    std::error_code failed;
+    const auto bytes = std::filesystem::file_size(file, failed);
+    if (failed) throw Error(ExitCode::bad_input, file.string() + ": missing from the checkpoint", "CKPT_MISSING");
+    if (bytes != record.bytes)
+      throw Error(ExitCode::bad_input,
+                  file.string() + ": has " + std::to_string(bytes) + " bytes, the manifest says " +
+                      std::to_string(record.bytes),
+                  "CKPT_SIZE");
+    if (xxh128_file(file) != record.xxh128)
+      throw Error(ExitCode::bad_input, file.string() + ": its content changed since it was saved (hash)", "CKPT_HASH");
+  }
+}
+
+}  // namespace trainer::checkpoint

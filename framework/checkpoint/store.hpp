@@ -1,0 +1,58 @@
+/// @file Checkpoints of a run: RUN/ckpt/step-0000000250/ with tensors, state and manifest. A folder of that name appears
+/// only by a rename, after everything in it is durable; the order of operations and what a crash after each leaves
+/// behind stand in docs/reliability.md.
+#pragma once
+
+#include <checkpoint/manifest.hpp>
+#include <trainer/sdk/tensor.hpp>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainer::checkpoint {
+
+/// What a run must remember, besides its recipe.
+struct Content {
+  NamedTensors tensors;  ///< trained parameters, optimiser and EMA state, by name, in their own dtypes
+  std::string state;     ///< JSON text: counters and the like
+};
+
+struct Loaded {
+  Content content;
+  Manifest manifest;
+  std::filesystem::path folder;
+};
+
+class Store {
+ public:
+  /// `run_id` marks what this run writes. Creates RUN/ckpt and removes what a crash left behind.
+  Store(const std::filesystem::path& run_folder, std::string run_id);
+
+  /// Saves durably and returns the checkpoint's folder; one of the same step that is already there is kept. Throws
+  /// Error: io (IO_NO_SPACE for a full disk; nothing is left behind and no checkpoint is lost), non_finite when a
+  /// tensor holds NaN or infinity: such a state is never committed.
+  std::filesystem::path save(int64_t step, const Content& content, std::map<std::string, std::string> fingerprints);
+
+  /// Deletes all but the newest `keep` checkpoints (0: none is deleted). Call after a successful save.
+  void rotate(int64_t keep);
+
+  /// The newest checkpoint that is whole. A damaged one is renamed to "<name>.bad" and reported in `notes`, and the
+  /// next older is tried. Throws Error (not_found) when checkpoints exist but none is whole: never a silent restart.
+  std::optional<Loaded> newest(std::vector<std::string>& notes);
+
+  /// Steps that have a folder, ascending; contents are not checked.
+  [[nodiscard]] std::vector<int64_t> steps() const;
+
+ private:
+  [[nodiscard]] std::filesystem::path folder_of(int64_t step) const;
+  std::filesystem::path root_;  // RUN/ckpt
+  std::string run_id_;
+  int attempts_ = 0;
+};
+
+/// Reads and verifies one checkpoint folder. Throws Error (bad_input, not_found).
+Loaded load(const std::filesystem::path& folder);
+
+}  // namespace trainer::checkpoint

@@ -1,0 +1,49 @@
+/// @file Numbers of a run in progress: the smoothed loss, seconds per step, and what memory the process takes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+namespace trainer::metrics {
+
+/// Exponential moving average with the start-up bias removed (as Adam's moments): the first value counts fully.
+/// Plain data, so that a checkpoint can hold it.
+struct SmoothedMean {
+  double smoothing = 0.98;  ///< weight of the past, in [0, 1)
+  double sum = 0, weight = 0;
+
+  /// Values that are not finite are not taken in.
+  void add(double value);
+  /// NaN before the first value.
+  [[nodiscard]] double value() const;
+};
+
+/// Seconds per step and the time left. The first steps of a run are slower (warm-up), so the rate forgets them.
+class Throughput {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Throughput(Clock::time_point start) : last_(start) {}
+  /// A step ended.
+  void step_done(Clock::time_point now);
+  /// Smoothed seconds per step; NaN before the first step.
+  [[nodiscard]] double seconds_per_step() const { return seconds_.value(); }
+  /// Of the last step.
+  [[nodiscard]] double last_seconds() const { return last_seconds_; }
+  [[nodiscard]] double seconds_left(int64_t steps) const { return seconds_per_step() * static_cast<double>(steps); }
+
+ private:
+  Clock::time_point last_;
+  double last_seconds_ = 0;
+  SmoothedMean seconds_{0.9};
+};
+
+/// Resident memory of this process in bytes, now and at its highest; 0 where the system does not tell.
+struct MemoryUse {
+  int64_t resident = 0, peak = 0;
+};
+MemoryUse memory_use();
+/// The same from the text of /proc/self/status.
+MemoryUse parse_memory_use(std::string_view status);
+
+}  // namespace trainer::metrics

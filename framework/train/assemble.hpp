@@ -1,0 +1,69 @@
+/// @file From a recipe to the objects of a run: plugins opened, components made, weights loaded.
+#pragma once
+
+#include <plugin/loader.hpp>
+#include <recipe/recipe.hpp>
+#include <text/sdk_tokenizer.hpp>
+#include <train/memory_stack.hpp>
+#include <train/model_builder.hpp>
+#include <train/request.hpp>
+#include <trainer/sdk/encoders.hpp>
+
+#include <memory>
+#include <vector>
+
+namespace trainer::train {
+
+/// A model with its weights, adapter and strategies. Members are declared in the order of their dependence.
+struct LoadedModel {
+  MemoryStack memory;
+  std::shared_ptr<WeightSource> source;  ///< canonical names
+  std::unique_ptr<Model> model;
+  Inventory inventory;
+  std::unique_ptr<Adapter> adapter;        ///< null: all parameters are trained
+  std::vector<Linear> adapted;             ///< layers that carry the adapter
+  std::vector<Parameter*> trained;         ///< adapter parameters, or all of the model's
+};
+
+/// How much of a model is needed.
+enum class ModelUse {
+  inspect,   ///< headers only: names, shapes, adapter targets
+  sample,    ///< frozen, no adapter
+  train,     ///< adapter attached, or all parameters trained
+};
+
+/// The recipe's world: its components, made on demand. One per process.
+class Assembly {
+ public:
+  /// Loads the recipe and the manifests, opens devices; opens no plugin yet.
+  explicit Assembly(const Request& request);
+
+  [[nodiscard]] const recipe::Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
+  plugin::Loader& loader() { return loader_; }
+
+  std::unique_ptr<TextEncoder> text_encoder();
+  std::unique_ptr<Autoencoder> autoencoder();
+  /// What the encoders read, for cache keys; opened without loading data.
+  std::shared_ptr<WeightSource> text_encoder_weights();
+  std::shared_ptr<WeightSource> autoencoder_weights();
+  std::shared_ptr<text::SdkTokenizer> tokenizer();
+
+  std::unique_ptr<Objective> objective();
+  PlacementPlan placement_plan(const Model& model, int64_t micro_batches);
+  LoadedModel load_model(ModelUse use);
+
+ private:
+  MemoryStack memory_stack();
+  EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> weights) const;
+  void attach_adapter(LoadedModel& loaded, ModelUse use);
+
+  recipe::Recipe recipe_;
+  plugin::Loader loader_;
+  std::vector<at::Device> devices_;
+};
+
+/// "fp32" or "bf16".
+at::ScalarType dtype_of(const std::string& name);
+
+}  // namespace trainer::train

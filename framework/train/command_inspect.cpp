@@ -1,0 +1,169 @@
+/// @file `trainer inspect FILE`: what a weight file, model folder, LoRA or checkpoint is.
+#include <base/units.hpp>
+#include <checkpoint/store.hpp>
+#include <nlohmann/json.hpp>
+#include <plugin/loader.hpp>
+#include <train/commands.hpp>
+#include <train/model_builder.hpp>
+#include <weights/convert.hpp>
+#include <weights/model_files.hpp>
+
+#include <cstdio>
+#include <map>
+#include <set>
+
+namespace trainer::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t side : shape) text += (text.empty() ? "" : " x ") + std::to_string(side);
+  return text.empty() ? "scalar" : text;
+}
+
+/// Count, elements and dtypes: true of every file.
+void add_totals(Json& json, const weights::ModelFiles& files) {
+  std::map<std::string, int64_t> dtypes;
+  int64_t elements = 0;
+  for (const std::string& name : files.names()) {
+    const TensorInfo& info = *files.find(name);
+    int64_t count = 1;
+    for (const int64_t side : info.shape) count *= side;
+    elements += count;
+    dtypes[c10::toString(info.dtype)] += count;
+  }
+  json["tensors"] = files.names().size();
+  json["parameters"] = elements;
+  json["bytes"] = files.total_bytes();
+  json["files"] = files.files().size();
+  for (const auto& [dtype, count] : dtypes) json["dtypes"][dtype] = count;
+  if (!files.metadata().empty()) json["metadata"] = files.metadata();
+}
+
+struct LoraNames {
+  const char *down, *up, *format;
+};
+constexpr LoraNames kLoraNames[] = {{".lora_A.weight", ".lora_B.weight", "diffusers / peft"},
+                                    {".lora_down.weight", ".lora_up.weight", "kohya"},
+                                    {".lora_A.default.weight", ".lora_B.default.weight", "DiffSynth"}};
+
+bool inspect_lora(Json& json, weights::ModelFiles& files) {
+  for (const auto& [down, up, format] : kLoraNames) {
+    std::set<int64_t> ranks;
+    std::set<std::string> prefixes;
+    std::size_t layers = 0;
+    bool alpha = false;
+    for (const std::string& name : files.names()) {
+      alpha = alpha || name.ends_with(".alpha");
+      if (!name.ends_with(down)) continue;
+      ++layers;
+      ranks.insert(files.find(name)->shape.front());
+      prefixes.insert(name.substr(0, name.find_first_of("._")));
+    }
+    if (layers == 0) continue;
+    json["what"] = "LoRA";
+    json["format"] = std::string(format) + " names (" + down + 1 + ", " + up + 1 + ")";
+    json["prefixes"] = prefixes;
+    json["layers"] = layers;
+    json["ranks"] = ranks;
+    json["alpha"] = alpha ? "stored per layer" : "none stored: readers apply alpha = rank";
+    bool finite = true;
+    for (const std::string& name : files.names()) finite = finite && weights::all_finite(files.read(name));
+    json["finite"] = finite;
+    return true;
+  }
+  return false;
+}
+
+/// Asks every model plugin whether it recognises the tensors.
+bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files, plugin::Loader& loader) {
+  for (const plugin::Manifest& manifest : loader.found().manifests) {
+    if (manifest.schema.kind != "model") continue;
+    try {
+      loader.require("model", manifest.schema.name);
+      const ModelComponent& offered = loader.registry().models.find(manifest.schema.name)->second;
+      std::shared_ptr<WeightSource> source = files;
+      if (offered.map_weights != nullptr) source = offered.map_weights(files);
+      SourceBuilder builder(*source, {.headers_only = true});
+      Table defaults;
+      for (const auto& option : manifest.schema.options) defaults[option.key] = option.fallback;
+      const Options options("model", defaults);
+      const auto model = offered.create(ModelContext{options, *source, files->config().value_or(""), builder});
+      json["what"] = "model for plugin \"" + manifest.schema.name + "\"";
+      json["description"] = model->describe();
+      json["linear_layers"] = Json::array();
+      for (const Linear& linear : builder.inventory().linears)
+        json["linear_layers"].push_back(linear.name() + "  " + std::to_string(linear.state().out) + " x " +
+                                        std::to_string(linear.state().in));
+      return true;
+    } catch (const std::exception&) {
+      continue;  // not a model of this plugin; the next may know it
+    }
+  }
+  return false;
+}
+
+void inspect_unknown(Json& json, const weights::ModelFiles& files) {
+  json["what"] = "tensors";
+  if (files.config()) {
+    const Json config = Json::parse(*files.config(), nullptr, /*allow_exceptions=*/false);
+    for (const char* key : {"_class_name", "architectures", "model_type"})
+      if (config.is_object() && config.contains(key)) json["config"][key] = config.at(key);
+  }
+  json["names"] = Json::array();
+  for (const std::string& name : files.names())
+    json["names"].push_back(name + "  " + c10::toString(files.find(name)->dtype) + " " +
+                            shape_text(files.find(name)->shape));
+}
+
+Json inspect_checkpoint(const fs::path& folder) {
+  const checkpoint::Loaded loaded = checkpoint::load(folder);
+  Json json{{"what", "checkpoint"}, {"step", loaded.manifest.step}, {"run_id", loaded.manifest.run_id},
+            {"tensors", loaded.content.tensors.size()}, {"whole", true}};
+  json["fingerprints"] = loaded.manifest.fingerprints;
+  return json;
+}
+
+void print(const Json& json, int indent) {
+  for (const auto& [key, value] : json.items()) {
+    std::printf("%*s%-14s", indent, "", key.c_str());
+    if (value.is_object()) {
+      std::printf("\n");
+      print(value, indent + 2);
+    } else if (value.is_array() && value.size() > 4) {
+      std::printf("\n");
+      for (const auto& item : value) std::printf("%*s%s\n", indent + 2, "", item.is_string() ? item.get<std::string>().c_str() : item.dump().c_str());
+    } else if (key == "bytes") {
+      std::printf(" %s\n", format_bytes(static_cast<double>(value.get<int64_t>())).c_str());
+    } else if (value.is_number_integer()) {
+      std::printf(" %s\n", format_count(value.get<int64_t>()).c_str());
+    } else {
+      std::printf(" %s\n", value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+    }
+  }
+}
+
+}  // namespace
+
+int command_inspect(const Request& request) {
+  const fs::path path = request.file;
+  Json json;
+  if (fs::exists(path / checkpoint::kManifestName)) {
+    json = inspect_checkpoint(path);
+  } else {
+    const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(path);
+    plugin::Loader loader(request.plugins);
+    if (!inspect_lora(json, *files) && !inspect_model(json, files, loader)) inspect_unknown(json, *files);
+    add_totals(json, *files);
+  }
+  if (request.json)
+    std::printf("%s\n", json.dump(2).c_str());
+  else
+    print(json, 0);
+  return 0;
+}
+
+}  // namespace trainer::train

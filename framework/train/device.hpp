@@ -1,0 +1,22 @@
+/// @file Devices named in recipes: parsing, and LibTorch's CUDA part opened on demand.
+#pragma once
+
+#include <train/request.hpp>
+
+#include <c10/core/Device.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+/// "cpu", "cuda", "cuda:1" -> devices. Throws Error (bad_recipe) for anything else.
+std::vector<at::Device> parse_devices(std::span<const std::string> names);
+
+/// When a CUDA device is among them: opens libtorch_cuda.so from LibTorch's folder, initialises the driver (before any
+/// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is not
+/// installed or has no usable device.
+void open_devices(std::span<const at::Device> devices, const Request& request);
+
+}  // namespace trainer::train

@@ -1,0 +1,66 @@
+/// @file The engine's C entry: everything that needs LibTorch, behind one function.
+#include <base/log.hpp>
+#include <c10/core/AutogradState.h>
+#include <c10/util/Exception.h>
+#include <data/image.hpp>
+#include <train/commands.hpp>
+#include <train/engine.h>
+#include <trainer/sdk/error.hpp>
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+namespace trainer::train {
+namespace {
+
+int dispatch(const std::string& command, const Request& request) {
+  static const std::map<std::string, int (*)(const Request&)> commands{
+      {"run", command_run},         {"check", command_check},     {"cache", command_cache},
+      {"sample", command_sample},   {"inspect", command_inspect}, {"plugins_check", command_plugins_check},
+      {"doctor", command_doctor},
+  };
+  if (request.quiet) set_log_level(LogLevel::warning);
+  // One host thread issues everything: backward runs in sequence order, recomputes included.
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  data::set_image_module(request.images);
+  return commands.at(command)(request);
+}
+
+/// The message of a LibTorch error, without its C++ stack.
+std::string short_text(const c10::Error& error) {
+  std::string text = error.what_without_backtrace();
+  return text.substr(0, text.find("\nException raised from"));
+}
+
+int report(ExitCode code, const std::string& message) {
+  std::fprintf(stderr, "error: %s\n", message.c_str());
+  return static_cast<int>(code);
+}
+
+}  // namespace
+}  // namespace trainer::train
+
+extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const char* version, const char* command,
+                                                                          const char* request) {
+  using namespace trainer;
+  using namespace trainer::train;
+  if (std::strcmp(version, TRAINER_VERSION) != 0)
+    return report(ExitCode::unavailable, std::string("this program is version ") + version + ", its engine is " +
+                                             TRAINER_VERSION + "; install both anew");
+  try {
+    return dispatch(command, parse_request(request));
+  } catch (const Error& error) {
+    return report(error.exit_code(), error.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    return report(ExitCode::out_of_memory, short_text(error) +
+                                               "\n  Less memory: memory.strategies = [\"full_checkpointing\"], a smaller "
+                                               "train.micro_batch_size or resolution.");
+  } catch (const c10::Error& error) {
+    return report(ExitCode::failed, short_text(error));
+  } catch (const std::bad_alloc&) {
+    return report(ExitCode::out_of_memory, "the machine is out of memory");
+  } catch (const std::exception& error) {
+    return report(ExitCode::failed, error.what());
+  }
+}

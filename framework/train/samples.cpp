@@ -1,0 +1,103 @@
+#include <ATen/ops/from_blob.h>
+#include <base/files.hpp>
+#include <data/image.hpp>
+#include <sampling/grid.hpp>
+#include <sampling/pixels.hpp>
+#include <train/forward.hpp>
+#include <train/samples.hpp>
+
+#include <cstdio>
+
+namespace trainer::train {
+namespace {
+
+std::span<const uint8_t> bytes_of(const at::Tensor& hwc) {
+  return {hwc.const_data_ptr<uint8_t>(), static_cast<std::size_t>(hwc.numel())};
+}
+
+at::Tensor decode_one(Autoencoder& autoencoder, const at::Tensor& latents) {
+  return sampling::to_rgb8(autoencoder.decode(latents)).front();
+}
+
+}  // namespace
+
+Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
+              const std::function<std::unique_ptr<Autoencoder>()>& decoder,
+              const std::function<void(int64_t, int64_t)>& progress) {
+  const recipe::Sample& settings = plan.settings;
+  const std::unique_ptr<Autoencoder> autoencoder = decoder();
+  const int64_t factor = autoencoder->spatial_factor();
+  const auto total = static_cast<int64_t>(plan.prompts.size() * settings.seeds.size());
+  const sampling::Forward forward = [&](const NamedTensors& inputs) {
+    return predict(*loaded.model, inputs, loaded.memory);
+  };
+  Pictures pictures(plan.prompts.size());
+  int64_t done = 0;
+  for (std::size_t prompt = 0; prompt < plan.prompts.size(); ++prompt) {
+    for (const int64_t seed : settings.seeds) {
+      sampling::SampleRequest request;
+      request.conditioning = plan.conditioning[prompt];
+      request.width = settings.size[0] / factor;
+      request.height = settings.size[1] / factor;
+      request.steps = settings.steps;
+      request.guidance = settings.guidance;
+      request.seed = static_cast<uint64_t>(seed);
+      request.index = prompt;
+      const at::Tensor latents = sampling::sample_latents(forward, loaded.model->diffusion(), request, device);
+      pictures[prompt].push_back(decode_one(*autoencoder, latents));
+      if (progress) progress(++done, total);
+    }
+  }
+  return pictures;
+}
+
+std::filesystem::path SampleFolder::file(int64_t step, std::size_t prompt, int64_t seed) const {
+  char name[64];
+  std::snprintf(name, sizeof name, "step-%010lld/p%02zu-seed%lld.png", static_cast<long long>(step), prompt,
+                static_cast<long long>(seed));
+  return folder_ / name;
+}
+
+void SampleFolder::save(int64_t step, const SamplePlan& plan, const Pictures& pictures) const {
+  for (std::size_t prompt = 0; prompt < pictures.size(); ++prompt)
+    for (std::size_t i = 0; i < pictures[prompt].size(); ++i) {
+      const at::Tensor hwc = pictures[prompt][i].permute({1, 2, 0}).contiguous();
+      const std::filesystem::path path = file(step, prompt, plan.settings.seeds[i]);
+      make_folders(path.parent_path());
+      data::write_png(path, bytes_of(hwc), hwc.size(1), hwc.size(0));
+    }
+}
+
+Pictures SampleFolder::load(int64_t step, const SamplePlan& plan) const {
+  Pictures pictures(plan.prompts.size());
+  for (std::size_t prompt = 0; prompt < plan.prompts.size(); ++prompt)
+    for (const int64_t seed : plan.settings.seeds) {
+      const std::filesystem::path path = file(step, prompt, seed);
+      if (!std::filesystem::exists(path)) return {};
+      data::Image image = data::load_image(path, plan.settings.size[0], plan.settings.size[1]);
+      pictures[prompt].push_back(
+          at::from_blob(image.rgb.data(), {image.height, image.width, 3}, at::kByte).permute({2, 0, 1}).contiguous());
+    }
+  return pictures;
+}
+
+std::filesystem::path write_grid(const std::filesystem::path& file, const SamplePlan& plan,
+                                 const std::vector<std::pair<std::string, Pictures>>& columns) {
+  std::vector<std::string> titles;
+  for (const auto& [title, pictures] : columns)
+    for (const int64_t seed : plan.settings.seeds)
+      titles.push_back(plan.settings.seeds.size() == 1 ? title : title + ", seed " + std::to_string(seed));
+  std::vector<sampling::GridRow> rows;
+  for (std::size_t prompt = 0; prompt < plan.prompts.size(); ++prompt) {
+    sampling::GridRow row{plan.prompts[prompt], {}};
+    for (const auto& [title, pictures] : columns)
+      row.images.insert(row.images.end(), pictures[prompt].begin(), pictures[prompt].end());
+    rows.push_back(std::move(row));
+  }
+  const at::Tensor grid = sampling::make_grid(rows, titles);
+  make_folders(file.parent_path());
+  data::write_png(file, bytes_of(grid), grid.size(1), grid.size(0));
+  return file;
+}
+
+}  // namespace trainer::train

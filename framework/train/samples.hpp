@@ -1,0 +1,47 @@
+/// @file Sample pictures of a run: drawn with the model as it is, saved one by one, and laid out as a grid.
+#pragma once
+
+#include <recipe/recipe.hpp>
+#include <sampling/sample.hpp>
+#include <train/assemble.hpp>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+/// What to draw; conditioning per prompt, on the model's device.
+struct SamplePlan {
+  recipe::Sample settings;
+  std::vector<std::string> prompts;
+  std::vector<sampling::Conditioning> conditioning;  ///< one a prompt
+};
+
+/// uint8 [3, H, W] pictures: [prompt][seed].
+using Pictures = std::vector<std::vector<at::Tensor>>;
+
+/// Draws every prompt with every seed. `decoder` is made once, used after all latents are there, and freed.
+Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
+              const std::function<std::unique_ptr<Autoencoder>()>& decoder,
+              const std::function<void(int64_t done, int64_t total)>& progress);
+
+/// Saves and finds the pictures of a run: RUN/samples/step-0000000800/p00-seed42.png.
+class SampleFolder {
+ public:
+  explicit SampleFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  void save(int64_t step, const SamplePlan& plan, const Pictures& pictures) const;
+  /// The pictures of a step, empty when they are not all there.
+  [[nodiscard]] Pictures load(int64_t step, const SamplePlan& plan) const;
+  [[nodiscard]] std::filesystem::path file(int64_t step, std::size_t prompt, int64_t seed) const;
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// Writes a grid: prompts as rows; columns are `columns` (title, pictures), each with all its seeds. Returns the file.
+std::filesystem::path write_grid(const std::filesystem::path& file, const SamplePlan& plan,
+                                 const std::vector<std::pair<std::string, Pictures>>& columns);
+
+}  // namespace trainer::train

@@ -1,0 +1,36 @@
+#include <base/files.hpp>
+#include <gtest/gtest.h>
+#include <trainer/sdk/error.hpp>
+
+#include <cstdlib>
+#include <regex>
+#include <set>
+#include <string>
+
+namespace trainer {
+namespace {
+
+/// "NUMBER name" of every match of a pattern with the groups (1) and (2), in the order `number`, `name`.
+std::set<std::string> pairs(const std::string& text, const std::regex& pattern, int number, int name) {
+  std::set<std::string> out;
+  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) {
+    out.insert((*it)[static_cast<std::size_t>(number)].str() + " " + (*it)[static_cast<std::size_t>(name)].str());
+  }
+  return out;
+}
+
+TEST(ExitCodes, TheTableHasEveryCode) {
+  const char* root = std::getenv("TRAINER_SOURCE_ROOT");
+  ASSERT_NE(root, nullptr);
+  const std::filesystem::path source = root;
+  std::string header = read_file(source / "framework/sdk/include/trainer/sdk/error.hpp", 1 << 20, "header");
+  header = header.substr(header.find("enum class ExitCode"));
+  header = header.substr(0, header.find("};"));
+  const std::string table = read_file(source / "docs/exit-codes.md", 1 << 20, "table");
+  const auto declared = pairs(header, std::regex(R"((\w+) = (\d+),)"), 2, 1);
+  EXPECT_EQ(declared.size(), 16U);
+  EXPECT_EQ(pairs(table, std::regex(R"(\n\| (\d+) \| `(\w+)`)"), 1, 2), declared);
+}
+
+}  // namespace
+}  // namespace trainer

@@ -1,0 +1,104 @@
+#include "fixture.hpp"
+
+namespace trainer::recipe {
+namespace {
+
+const std::string kHead = "name = \"x\"\nkind = \"memory\"\nsummary = \"s\"\n";
+
+std::string manifest_message(const std::string& text) {
+  try {
+    parse_component_schema(text, "x.plugin.toml");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::plugin_rejected);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Manifest, ReadsOptions) {
+  const ComponentSchema schema = parse_component_schema(
+      "manifest = 1\nversion = \"1\"\n" + kHead +
+          "[[option]]\nkey = \"a.b\"\ntype = \"integer|strings\"\ndefault = 32\nmin = 16\n"
+          "max = 64\nmultiple_of = 16\nmin_items = 1\nmax_items = 3\nunit = \"pixels\"\nhelp = \"h\"\nalias = \"c\"\n"
+          "[[option]]\nkey = \"d\"\ntype = \"path\"\nmust_exist = true\nhelp = \"h\"\n"
+          "[[option]]\nkey = \"e\"\ntype = \"number\"\nsame_as = \"a.b\"\nabove = 0\nhelp = \"h\"\n",
+      "x.plugin.toml");
+  EXPECT_EQ(schema.name, "x");
+  EXPECT_EQ(schema.kind, "memory");
+  EXPECT_EQ(schema.summary, "s");
+  ASSERT_EQ(schema.options.size(), 3U);
+  const OptionSpec& first = schema.options[0];
+  EXPECT_EQ(first.key, "a.b");
+  EXPECT_EQ(first.type, unsigned{kInt | kStringList});
+  EXPECT_EQ(*first.fallback.get_if<int64_t>(), 32);
+  EXPECT_EQ(first.min, 16.0);
+  EXPECT_EQ(first.max, 64.0);
+  EXPECT_EQ(first.multiple_of, 16);
+  EXPECT_EQ(first.min_items, 1U);
+  EXPECT_EQ(first.max_items, 3U);
+  EXPECT_EQ(first.unit, "pixels");
+  EXPECT_EQ(first.alias, "c");
+  EXPECT_TRUE(schema.options[1].must_exist);
+  EXPECT_EQ(*schema.options[1].fallback.get_if<std::string>(), "");
+  EXPECT_EQ(schema.options[2].same_as, "a.b");
+  EXPECT_EQ(schema.options[2].above, 0.0);
+}
+
+TEST(Manifest, ReportsAllMistakes) {
+  EXPECT_EQ(manifest_message("name = \"A b\"\nkind = \"modle\"\n"),
+            "x.plugin.toml:1:1: missing key \"summary\"\nx.plugin.toml:1:8: name: only a-z, 0-9 and _ are allowed\n"
+            "x.plugin.toml:2:8: kind: unknown component kind \"modle\" (did you mean \"model\"?); valid: model, "
+            "text_encoder, "
+            "autoencoder, adapter, objective, memory, placement");
+  EXPECT_EQ(manifest_message("name = \n"),
+            "x.plugin.toml:1:8: not valid TOML: Error while parsing key-value pair: encountered end-of-file"
+            "\n  name =");
+  EXPECT_EQ(manifest_message(kHead + "option = 3\n"),
+            "x.plugin.toml:4:10: option: expected a list of tables ([[option]]), found 3");
+}
+
+/// One option after kHead (lines 4 to ...), and the message.
+struct Case {
+  const char* option;
+  const char* message;
+};
+
+TEST(Manifest, ReportsMistakesOfOptions) {
+  const Case cases[] = {
+      {"type = \"bool\"\ndefault = true\nhelp = \"h\"\n",
+       "x.plugin.toml:4:1: missing key \"option.key\": the name of the option"},
+      {"key = \"k\"\ntype = \"int\"\ndefault = 1\nhelp = \"h\"\n",
+       "x.plugin.toml:6:8: type: unknown value type \"int\" (did you mean \"integer\" or \"integers\"?); valid: bool, "
+       "integer, number, "
+       "string, path, bytes, integers, numbers, strings"},
+      {"key = \"k\"\ntype = \"integer\"\ndefault = 1.5\nhelp = \"h\"\n",
+       "x.plugin.toml:7:11: default of \"k\": expected an integer, found 1.5"},
+      {"key = \"k\"\ntype = \"integer\"\ndefault = 1\nmin = 2\nhelp = \"h\"\n",
+       "x.plugin.toml:7:11: default of \"k\": 1 is out of range, expected at least 2"},
+      {"key = \"k\"\ntype = \"integer\"\nhelp = \"h\"\n",
+       "x.plugin.toml:4:1: option \"k\": needs default, default_text, same_as or required"},
+      {"key = \"k\"\ntype = \"number\"\nsame_as = \"z\"\nhelp = \"h\"\n",
+       "x.plugin.toml:4:1: same_as of \"k\" names no option"},
+      {"key = \"K.a\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\n",
+       "x.plugin.toml:5:7: option \"K.a\": only a-z, 0-9, _ and . between names are allowed"},
+      {"key = \"k\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\nhlep = 1\n",
+       "x.plugin.toml:9:1: unknown key \"option.hlep\" (did you mean \"option.help\" or \"option.key\"?)"},
+      {"key = \"k\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k\"\ntype = \"bool\"\ndefault "
+       "= true\nhelp = \"h\"\n",
+       "x.plugin.toml:10:7: option \"k\": declared twice"},
+      {"key = \"k\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k.l\"\ntype = "
+       "\"bool\"\ndefault = true\nhelp = \"h\"\n",
+       "x.plugin.toml:10:7: option \"k.l\": \"k\" makes it both a table and a value"},
+  };
+  for (const Case& one : cases) EXPECT_EQ(manifest_message(kHead + "[[option]]\n" + one.option), one.message);
+}
+
+TEST(Manifest, KeysOfTheFrameworkAreNotForPlugins) {
+  EXPECT_EQ(
+      manifest_message("name = \"x\"\nkind = \"model\"\nsummary = \"s\"\n[[option]]\nkey = \"dtype\"\ntype = "
+                       "\"string\"\nhelp = \"h\"\n"),
+      "x.plugin.toml:5:7: option \"dtype\": the framework reads this key of [model]; a plugin does not declare it");
+}
+
+}  // namespace
+}  // namespace trainer::recipe

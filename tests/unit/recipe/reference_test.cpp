@@ -1,0 +1,102 @@
+#include "fixture.hpp"
+
+#include <recipe/reference.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace trainer::recipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path source_root() {
+  const char* root = std::getenv("TRAINER_SOURCE_ROOT");
+  return root == nullptr ? "." : root;
+}
+
+/// The schemas of the plugins in this repository, from their manifest templates.
+std::vector<ComponentSchema> repository_components() {
+  std::vector<fs::path> files;
+  for (const char* folder : {"plugins", "strategies"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(source_root() / folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.ends_with(".plugin.toml") || name.ends_with(".plugin.toml.in")) files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<ComponentSchema> all;
+  for (const fs::path& file : files)
+    all.push_back(parse_component_schema(read_file(file, 1 << 20, "manifest"), file.string()));
+  return all;
+}
+
+/// TRAINER_TEST_ACCEPT=1 writes the file instead of comparing.
+TEST(Reference, TheCommittedFileIsFresh) {
+  const fs::path file = source_root() / "docs/recipe-reference.md";
+  const std::string text = reference_markdown(repository_components());
+  const char* accept = std::getenv("TRAINER_TEST_ACCEPT");
+  if (accept != nullptr && std::string(accept) == "1") write_file_atomically(file, text);
+  EXPECT_EQ(read_file(file, 1 << 20, "reference"), text)
+      << "run this test with TRAINER_TEST_ACCEPT=1 to write the file";
+}
+
+TEST(Reference, HoldsEveryKey) {
+  const std::string text = reference_markdown({});
+  for (const SectionSchema& section : sections()) {
+    for (const OptionSpec& option : section.options) {
+      EXPECT_NE(text.find("\n| `" + option.key + "`"), std::string::npos) << section.name << "." << option.key;
+      EXPECT_FALSE(option.help.empty()) << option.key;
+    }
+  }
+}
+
+TEST(Explain, AKey) {
+  EXPECT_EQ(explain("optimizer.lr", {}),
+            "optimizer.lr\n  Learning rate after the warm-up.\n  type:    a number\n  default: 1e-4\n"
+            "  valid:   above 0, at most 1000\n");
+  EXPECT_EQ(explain("memory.budget", {}),
+            "memory.budget\n  Device memory the run may use, like \"22GB\": the planner then chooses the strategies. "
+            "Excludes strategies.\n  type:    an amount of memory like \"22GB\"\n  default: none\n");
+  EXPECT_EQ(explain("adapter.alpha", {}).substr(0, 42), "adapter.alpha\n  Scale of the adapters, divi");
+  EXPECT_NE(explain("adapter.alpha", {}).find("\n  default: the value of rank\n"), std::string::npos);
+  EXPECT_NE(explain("placement.device", {}).find("\n  also:    device\n"), std::string::npos);
+  EXPECT_EQ(explain("data.0.folder", {}), explain("data.folder", {}));
+  EXPECT_EQ(
+      explain("memory.selective_checkpointing.save", test_components()),
+      "memory.selective_checkpointing.save\n  What is kept.\n  type:    a list of strings\n  default: [\"attention\"]\n"
+      "  valid:   \"attention\", \"matmul\"\n  of:      memory \"selective_checkpointing\"\n");
+}
+
+TEST(Explain, ASectionAndAComponent) {
+  EXPECT_EQ(explain("checkpoint", {}),
+            "[checkpoint]\n  What is saved when, and kept.\n"
+            "  every  Steps between checkpoints (exact resume) and exports; 0: only at the end\n"
+            "  keep   How many of the newest checkpoints stay on disk; 0: all.\n");
+  EXPECT_EQ(explain("placement", test_components()),
+            "[placement]\n  Which devices hold which part of the model.\n  kind     Name of the plugin or built-in "
+            "component.\n"
+            "  devices  The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"].\n\n"
+            "placement \"single\"\n  One device.\n  no options\n\n"
+            "placement \"split\"\n  Several devices.\n  balance  Where the model is cut.\n");
+  EXPECT_EQ(explain("memory.full_checkpointing", test_components()),
+            "memory \"full_checkpointing\"\n  Recomputes blocks.\n  no options\n");
+}
+
+TEST(Explain, UnknownKeys) {
+  const auto message = [](const char* key) {
+    try {
+      explain(key, {});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), ExitCode::usage);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message("optimizer.learnrate"), "there is no key \"optimizer.learnrate\"");
+  EXPECT_EQ(message("optimiser"), "there is no key \"optimiser\" (did you mean \"optimizer\"?)");
+  EXPECT_EQ(message("rank"), "there is no key \"rank\" (did you mean \"adapter.rank\"?)");
+}
+
+}  // namespace
+}  // namespace trainer::recipe

@@ -1,0 +1,162 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <weights/convert.hpp>
+#include <weights/tensor_file.hpp>
+#include <weights/write.hpp>
+
+#include <cstring>
+#include <memory>
+
+#include "corpus.hpp"
+#include "helpers.hpp"
+#include "reference_files.hpp"
+
+namespace trainer::weights {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string raw(const at::Tensor& tensor) { return {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}; }
+
+TEST(TensorFile, ReadsTheReferenceFilesInEveryMode) {
+  for (const ReferenceFile& reference : reference_files()) {
+    for (const ReadMode mode : {ReadMode::automatic, ReadMode::copy, ReadMode::map}) {
+      const TensorFile file(data_file("safetensors/" + reference.name + ".safetensors"), {Profile::strict, mode});
+      EXPECT_EQ(file.metadata(), reference.metadata);
+      EXPECT_EQ(file.names().size(), reference.tensors.size());
+      for (const Stored& stored : reference.tensors) {
+        const TensorInfo* info = file.find(stored.spec.name);
+        ASSERT_NE(info, nullptr) << stored.spec.name;
+        EXPECT_EQ(info->name, stored.spec.name);
+        EXPECT_EQ(info->shape, stored.spec.shape);
+        EXPECT_EQ(info->dtype, scalar_type(stored.spec.dtype));
+        const at::Tensor tensor = file.read(stored.spec.name);
+        EXPECT_EQ(tensor.sizes().vec(), stored.spec.shape);
+        EXPECT_EQ(tensor.scalar_type(), info->dtype);
+        EXPECT_TRUE(tensor.is_contiguous() && tensor.device().is_cpu());
+        EXPECT_EQ(raw(tensor), stored.bytes) << stored.spec.name;
+      }
+    }
+  }
+}
+
+TEST(TensorFile, NamesAreSortedAndMisspeltOnesGetAHint) {
+  const TensorFile file(data_file("safetensors/lora.safetensors"));
+  EXPECT_EQ(file.names().front(), "transformer.transformer_blocks.0.attn.to_q.lora_A.weight");
+  EXPECT_TRUE(std::is_sorted(file.names().begin(), file.names().end()));
+  EXPECT_EQ(file.find("transformer"), nullptr);
+  EXPECT_ERROR(file.read("transformer.transformer_blocks.0.attn.to_q.lora_A.weigth"), ExitCode::bad_input, "ST_NO_TENSOR",
+               "(did you mean \"transformer.transformer_blocks.0.attn.to_q.lora_A.weight\"");
+}
+
+class Rows : public testing::TestWithParam<ReadMode> {};
+
+TEST_P(Rows, AreSlicesOfTheTensor) {
+  const TempFolder folder;
+  const at::Tensor table = at::arange(30, at::kFloat).view({5, 3, 2});
+  write_safetensors(folder / "f", {{"t", table}, {"scalar", at::tensor(1.0f).squeeze()}, {"none", at::arange(0).view({0, 4})}});
+  const TensorFile file(folder / "f", {Profile::strict, GetParam()});
+  for (int64_t begin = 0; begin <= 5; ++begin) {
+    for (int64_t end = begin; end <= 5; ++end) {
+      EXPECT_TRUE(at::equal(file.read_rows("t", begin, end), table.slice(0, begin, end))) << begin << " " << end;
+    }
+  }
+  EXPECT_EQ(file.read_rows("none", 0, 0).sizes().vec(), (std::vector<int64_t>{0, 4}));
+  for (const auto& [begin, end] : {std::pair{-1, 2}, {3, 2}, {0, 6}, {6, 6}}) {
+    EXPECT_ERROR(file.read_rows("t", begin, end), ExitCode::bad_input, "ST_ROWS", "tensor \"t\" of shape [5, 3, 2] has no rows");
+  }
+  EXPECT_ERROR(file.read_rows("scalar", 0, 1), ExitCode::bad_input, "ST_ROWS", "of shape [] has no rows 0 to 1");
+  EXPECT_ERROR(file.read_rows("x", 0, 1), ExitCode::bad_input, "ST_NO_TENSOR", "no tensor \"x\"");
+}
+INSTANTIATE_TEST_SUITE_P(Modes, Rows, testing::Values(ReadMode::copy, ReadMode::map, ReadMode::automatic));
+
+TEST(TensorFile, MapsLargeTensorsAndCopiesSmallOnes) {
+  const TempFolder folder;
+  const at::Tensor large = at::arange(1 << 19, at::kFloat), small = at::arange(100, at::kFloat);
+  write_safetensors(folder / "f", {{"large", large}, {"small", small}});
+  at::Tensor mapped, copied;
+  {
+    const TensorFile file(folder / "f");
+    mapped = file.read("large");
+    copied = file.read("small");
+    // Two copies of a mapped tensor would share pages of the file; two copied ones never share an address either,
+    // so look at where the data lies within a page: a mapping keeps the offset of the file.
+    const TensorEntry* entry = file.header().find("large");
+    const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped.data_ptr()) % page, (file.header().data_offset + entry->begin) % page);
+  }
+  fs::remove(folder / "f");  // tensors outlive the file object and the file's name
+  EXPECT_TRUE(at::equal(mapped, large));
+  EXPECT_TRUE(at::equal(copied, small));
+}
+
+TEST(TensorFile, WritingToAMappedTensorDoesNotReachTheFile) {
+  const TempFolder folder;
+  const at::Tensor ones = at::arange(1, 9, at::kFloat);
+  write_safetensors(folder / "f", {{"t", ones}});
+  const TensorFile file(folder / "f", {Profile::strict, ReadMode::map});
+  file.read("t").zero_();
+  EXPECT_TRUE(at::equal(file.read("t"), ones));
+  EXPECT_TRUE(at::equal(TensorFile(folder / "f").read("t"), ones));
+}
+
+TEST(TensorFile, UnalignedTensorsAreCopied) {
+  const TempFolder folder;
+  const float values[2] = {1.5f, -2.0f};
+  std::string data(3, 'x');
+  data.append(reinterpret_cast<const char*>(values), sizeof values);
+  const std::string header = "{" + corpus::entry("pad", "U8", "[3]", 0, 3) + "," + corpus::entry("t", "F32", "[2]", 3, 11) + "}";
+  const TensorFile file(folder.write("f", corpus::with_length(header.size(), header + data)), {Profile::strict, ReadMode::map});
+  const at::Tensor tensor = file.read("t");
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % sizeof(float), 0u);
+  EXPECT_TRUE(at::equal(tensor, at::tensor({1.5f, -2.0f})));
+}
+
+TEST(TensorFile, BoolsOtherThan0And1) {
+  const TempFolder folder;
+  const std::string header = "{" + corpus::entry("b", "BOOL", "[4]", 0, 4) + "}";
+  for (const char bad : {'\x02', '\x80', '\xFF'}) {
+    const fs::path path = folder.write("f", corpus::with_length(header.size(), header + std::string("\0\1", 2) + bad + '\0'));
+    EXPECT_ERROR(TensorFile(path).read("b"), ExitCode::bad_input, "ST_BOOL",
+                 "tensor \"b\": element 2 is " + std::to_string(static_cast<unsigned char>(bad)) + "; a BOOL is 0 or 1");
+    const at::Tensor normal = TensorFile(path, {Profile::compat, ReadMode::map}).read("b");
+    EXPECT_EQ(raw(normal), std::string("\0\1\1\0", 4));
+  }
+}
+
+TEST(TensorFile, TypesThatLibTorchLacksAreNamedNotReinterpreted) {
+  const TempFolder folder;
+  for (const auto& [dtype, bytes] : {std::pair{"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}}) {
+    const std::string json = "{" + corpus::entry("a", dtype, "[8]", 0, static_cast<uint64_t>(bytes)) + "," +
+                             corpus::entry("b", "U8", "[2]", static_cast<uint64_t>(bytes), static_cast<uint64_t>(bytes) + 2) + "}";
+    const TensorFile file(folder.write("f", corpus::file(json, static_cast<std::size_t>(bytes) + 2)));
+    EXPECT_EQ(file.find("a")->dtype, at::ScalarType::Undefined);
+    EXPECT_ERROR(file.read("a"), ExitCode::bad_input, "ST_DTYPE_UNSUPPORTED",
+                 "tensor \"a\" has dtype " + std::string(dtype) + ", which LibTorch has no type for");
+    EXPECT_EQ(file.read("b").numel(), 2);  // the rest of the file stays usable
+  }
+}
+
+TEST(TensorFile, NoticesAFileThatChangesUnderIt) {
+  const TempFolder folder;
+  write_safetensors(folder / "f", {{"t", at::arange(1000, at::kFloat)}});
+  const TensorFile copying(folder / "f", {Profile::strict, ReadMode::copy}), mapping(folder / "f", {Profile::strict, ReadMode::map});
+  ASSERT_EQ(::truncate((folder / "f").c_str(), 1000), 0);
+  EXPECT_ERROR(copying.read("t"), ExitCode::bad_input, "ST_CHANGED", "another program cut it");
+  EXPECT_ERROR(mapping.read("t"), ExitCode::bad_input, "ST_CHANGED", "has 1000 now");
+  EXPECT_ERROR(TensorFile(folder / "f"), ExitCode::bad_input, "ST_TRUNCATED_DATA", (folder / "f").string() + ": ");
+}
+
+TEST(TensorFile, WholeCorpusFromDisk) {
+  const TempFolder folder;
+  for (const corpus::Case& example : corpus::framing_cases()) {
+    const fs::path path = folder.write("f", example.bytes);
+    EXPECT_ERROR(TensorFile(path, {example.profile, ReadMode::automatic}), ExitCode::bad_input, example.code, example.piece);
+  }
+}
+
+}  // namespace
+}  // namespace trainer::weights
