@@ -38,7 +38,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 /// Edits between two names, or kFar when they are not near.
 std::size_t nearness(std::string_view a, std::string_view b) {
   const std::size_t longer = std::max(a.size(), b.size()), shorter = std::min(a.size(), b.size());
-  const std::size_t allowed = std::max<std::size_t>(2, longer / 3);
+  const std::size_t allowed = longer < 5 ? 1 : std::max<std::size_t>(2, longer / 3);
   const bool continues = shorter >= 3 && a.substr(0, shorter) == b.substr(0, shorter);
   if (!continues && longer - shorter > allowed) return kFar;
   std::size_t distance = edit_distance(a, b);
@@ -46,8 +46,8 @@ std::size_t nearness(std::string_view a, std::string_view b) {
   return distance > allowed || distance >= longer ? (longer == 0 ? 0 : kFar) : distance;
 }
 
-/// Nearness of two dotted names: siblings by their own part (a long common prefix would make all of them near), others
-/// on the whole or, as the right name in another place, by the last part.
+/// Nearness of two dotted names: siblings by their own part (a long common prefix would make all of them near); others
+/// by it too, as the right name in another place, or on the whole, as a misspelt place.
 std::size_t dotted_nearness(std::string_view a, std::string_view b) {
   const std::size_t dot_a = a.rfind('.'), dot_b = b.rfind('.');
   if (dot_a == std::string_view::npos && dot_b == std::string_view::npos) return nearness(a, b);
@@ -56,7 +56,8 @@ std::size_t dotted_nearness(std::string_view a, std::string_view b) {
   };
   const std::size_t own_part = nearness(after(a, dot_a), after(b, dot_b));
   const bool siblings = dot_a == dot_b && a.substr(0, dot_a) == b.substr(0, dot_b);
-  return siblings ? own_part : std::min(own_part, nearness(a, b));
+  if (siblings || std::count(a.begin(), a.end(), '.') != std::count(b.begin(), b.end(), '.')) return own_part;
+  return std::min(own_part, nearness(a, b));
 }
 
 }  // namespace
@@ -79,7 +80,9 @@ std::vector<std::string> nearest_names(std::string_view name, std::span<const st
     return std::pair(a.distance, a.whole) < std::pair(b.distance, b.whole);
   });
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < near.size() && i < limit; ++i) names.push_back(valid[near[i].index]);
+  // Next to a near miss, a far one only distracts.
+  for (std::size_t i = 0; i < near.size() && i < limit && near[i].distance <= near[0].distance + 1; ++i)
+    names.push_back(valid[near[i].index]);
   return names;
 }
 

@@ -10,10 +10,10 @@
 namespace trainer {
 
 /// Up to `limit` names out of `valid`, nearest first (ties in the order of `valid`), by Damerau-Levenshtein distance,
-/// ignoring case. Dotted names are compared on the whole and by their last part; with equal first parts by the last
-/// alone. Names too far away are left out: more edits than a third of the longer length (but 2 are always allowed), or
-/// nothing in common. A name that continues the given one, or the other way round, is near when 3 characters or more
-/// agree ("batch" and "batch_size").
+/// ignoring case. Dotted names are compared by their last part and, with as many dots and other first parts, on the
+/// whole. Names too far away are left out: more than a third of the longer length (one edit below 5 characters, two are
+/// always allowed above), nothing in common, or 2 edits farther than the nearest. A name that continues the given one,
+/// or the other way round, is near when 3 characters or more agree ("batch" and "batch_size").
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> valid,
                                        std::size_t limit = 3);
 

@@ -113,7 +113,7 @@ void Console::step(const StepReport& report) {
   const bool counted = !options_.terminal && options_.plain_every > 0;
   const bool forced = last || (counted && report.step % options_.plain_every == 0);
   const auto pause = options_.terminal ? std::chrono::milliseconds(100)
-                     : counted         ? std::chrono::milliseconds::max()
+                     : counted         ? std::chrono::hours(1'000'000)
                                        : std::chrono::milliseconds(10'000);
   if (due(pause, forced)) draw(step_line(report, options_.terminal ? options_.width() - 1 : kUnlimited), last);
 }
@@ -123,7 +123,9 @@ void Console::phase(int64_t done, int64_t total, const std::string& what) {
   const auto pause = std::chrono::milliseconds(options_.terminal ? 100 : 10'000);
   if (!due(pause, done == total || fresh)) return;
   draw(phase_line(done, total, what, options_.terminal ? options_.width() - 1 : kUnlimited), done == total);
-  if (done == total) what_.clear();
+  if (done < total) return;
+  what_.clear();
+  shown_ = false;  // what comes next shows at once
 }
 
 void Console::clear() {

@@ -81,7 +81,7 @@ TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, int64_t st
     : file_(new_file(folder), AppendFile::Mode::create_new) {
   file_.append(tf_record(double_field(1, wall_time()) + bytes_field(3, "brain.Event:2")));
   if (step > 0) {
-    file_.append(tf_record(double_field(1, wall_time()) + integer_field(2, step) + bytes_field(7, integer_field(1, 1))));
+    file_.append(tf_record(double_field(1, wall_time()) + integer_field(2, step + 1) + bytes_field(7, integer_field(1, 1))));
   }
 }
 

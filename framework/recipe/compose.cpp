@@ -121,11 +121,11 @@ void apply(Node& root, const std::string& text, Problems& problems) {
     problems.add(position, "expected KEY=VALUE, for example --set optimizer.lr=2e-4");
     return;
   }
-  Node* node = &root;
-  while (node != nullptr && !key.empty()) node = step_into(node, take_part(key), position, problems);
-  if (node == nullptr) return;
   try {
-    *node = parse_override_value(text.substr(equals + 1), position);
+    Node value = parse_override_value(text.substr(equals + 1), position);
+    Node* node = &root;
+    while (node != nullptr && !key.empty()) node = step_into(node, take_part(key), position, problems);
+    if (node != nullptr) *node = std::move(value);
   } catch (const Error& error) {
     problems.add(position, error.what());
   }

@@ -115,11 +115,8 @@ std::string limits_in_words(const OptionSpec& spec, const std::string& quote) {
   std::string choices;
   for (const std::string& choice : spec.choices)
     choices += (choices.empty() ? "" : ", ") + quote + in_quotes(choice) + quote;
-  const unsigned others = spec.type & ~unsigned{kString};
-  if (!choices.empty() && others != 0 && others != kStringList)
-    choices += " or " + type_in_words(others);
-  else if (!choices.empty() && others != 0)
-    choices += " or a list of other texts";
+  const unsigned others = (spec.type & kString) != 0 ? spec.type & ~unsigned{kString} : 0;
+  if (!choices.empty() && others != 0) choices += " or " + type_in_words(others);
   add(choices);
   return out;
 }

@@ -25,8 +25,7 @@ struct SourcePosition {
 struct Run {
   std::string name;    ///< load() fills in the recipe's file name without extension
   std::string output;  ///< load() fills in runs/<name>
-  int64_t seed = 0;
-  int64_t steps = 1000;
+  int64_t seed = 0, steps = 1000;
 };
 
 /// A model, encoder, objective, ...: which one, the framework's keys of its section (those it has), and its options.
@@ -53,10 +52,9 @@ struct Data {
 };
 
 struct Train {
-  int64_t batch_size = 1, micro_batch_size = 1;  ///< the second divides the first
-  double max_grad_norm = 1.0;                    ///< 0: no clipping
-  double caption_dropout = 0.0;
-  double ema_decay = 0.0;  ///< 0: no EMA
+  int64_t batch_size = 1, micro_batch_size = 1;   ///< the second divides the first
+  double max_grad_norm = 1.0;                     ///< 0: no clipping
+  double caption_dropout = 0.0, ema_decay = 0.0;  ///< EMA 0: none
   std::string nonfinite = "stop";
   int64_t threads = 0;  ///< 0: all cores
 };
@@ -65,8 +63,7 @@ struct Optimizer {
   std::string kind = "adamw";
   double lr = 1e-4;
   std::vector<double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 1e-4;
+  double eps = 1e-8, weight_decay = 1e-4;
   std::string schedule = "constant";
   int64_t warmup_steps = 0;
   double min_factor = 0.0;

@@ -37,7 +37,7 @@ struct OptionSpec {
   std::string key;              ///< within its section; a dot makes a sub-table ("schedule.warmup_steps")
   unsigned type = 0;            ///< ValueType bits
   Value fallback{};             ///< the default; empty: none
-  std::string fallback_text{};  ///< the default in words where it is not a constant ("runs/<run.name>")
+  std::string fallback_text{};  ///< the default in words where it is not a constant ("the folder ...")
   std::string same_as{};        ///< key of the same component whose value is the default ("rank" for "alpha")
   bool required = false;        ///< must be given
   std::optional<double> min{}, max{}, above{};  ///< range of numbers and of list items; `above` is exclusive

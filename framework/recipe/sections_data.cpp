@@ -12,7 +12,7 @@ const std::vector<Field<Data>>& data_fields() {
       field(&Data::metadata,
             {.key = "metadata",
              .type = kPath,
-             .fallback_text = "none",
+             .fallback_text = "metadata.jsonl or metadata.csv in folder, if there",
              .help = "A .jsonl or .csv file that names pictures and captions; only the pictures it names are used.",
              .must_exist = true}),
       field(&Data::captions, {.key = "captions",

@@ -10,7 +10,7 @@ const std::vector<Field<Run>>& run_fields() {
       field(&Run::output,
             {.key = "output",
              .type = kPath,
-             .fallback_text = "runs/<run.name>",
+             .fallback_text = "runs/NAME, with the name of run.name",
              .help = "Folder of the run. A relative path is relative to the folder the program is started "
                      "in, not to the recipe.",
              .from_working_folder = true}),
@@ -40,7 +40,7 @@ const std::vector<Field<Cache>>& cache_fields() {
   static const std::vector<Field<Cache>> fields = {
       field(&Cache::folder, {.key = "folder",
                              .type = kPath,
-                             .fallback_text = "<run.output>/cache",
+                             .fallback_text = "the folder \"cache\" in run.output",
                              .help = "Folder of encoded pictures and captions. Its entries are keyed by content and by "
                                      "everything that made them, so several runs may share it."}),
   };

@@ -110,21 +110,17 @@ class Reader {
 
   Value read_string(const Node& node, const std::string& text, const std::string& key) {
     if (text.find('\0') != std::string::npos) return fail(node, key, "the text holds a NUL character");
-    if (!spec_.choices.empty() && std::find(spec_.choices.begin(), spec_.choices.end(), text) == spec_.choices.end()) {
-      // Where a list of free texts is also allowed, the choices are the special single words.
-      const bool free_items = in_list_ && (spec_.type & kString) != 0;
-      if (!free_items) {
-        return fail(node, key,
-                    "unknown value " + in_quotes(text) + did_you_mean(text, spec_.choices) +
-                        "; valid: " + list_of(spec_.choices) +
-                        ((spec_.type & ~unsigned{kString}) != 0 ? " or " + other_types() : ""));
-      }
+    // Where single words and lists are allowed, the words are the choices and the list is free.
+    const bool chosen = !spec_.choices.empty() && !(in_list_ && (spec_.type & kString) != 0);
+    if (chosen && std::find(spec_.choices.begin(), spec_.choices.end(), text) == spec_.choices.end()) {
+      const unsigned others = in_list_ ? 0 : spec_.type & ~unsigned{kString};
+      return fail(node, key,
+                  "unknown value " + in_quotes(text) + did_you_mean(text, spec_.choices) +
+                      "; valid: " + list_of(spec_.choices) + (others == 0 ? "" : " or " + type_in_words(others)));
     }
     if (spec_.required && text.empty()) return fail(node, key, "must not be empty");
     return {text};
   }
-
-  std::string other_types() const { return type_in_words(spec_.type & ~unsigned{kString}); }
 
   Value read_path(const Node& node, const std::string& text, const std::string& key) {
     if (text.empty()) return spec_.required ? fail(node, key, "must not be empty") : Value{text};

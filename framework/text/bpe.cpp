@@ -50,6 +50,7 @@ void Bpe::read_options(const TokenizerFile& file) {
   const auto type = model.find("type");
   if (type != model.end() && *type != "BPE")
     fail("TOK_UNSUPPORTED", "model.type is " + type->dump() + "; only byte-level BPE tokenizers can be used");
+  if (!model.contains("merges")) fail("TOK_FIELD", "model.merges is missing");
   const auto flag = [&](const char* key) {
     const auto value = model.find(key);
     if (value == model.end() || value->is_null()) return false;

@@ -54,6 +54,7 @@ class Handler final : public Json::json_sax_t {
   bool start_object(std::size_t /*size*/) override {
     descend();
     if (mode_ != Mode::tree) wrong_kind("an object");
+    if (in_model("merges")) wrong_table();
     if (in_model("vocab")) {
       attach(nullptr);
       mode_ = Mode::vocabulary;
@@ -80,6 +81,8 @@ class Handler final : public Json::json_sax_t {
       pair_.clear();
     } else if (mode_ != Mode::tree) {
       wrong_kind("an array");
+    } else if (in_model("vocab")) {
+      wrong_table();
     } else if (in_model("merges")) {
       attach(nullptr);
       mode_ = Mode::merges;
@@ -129,6 +132,11 @@ class Handler final : public Json::json_sax_t {
     fail("TOK_FIELD", "model.vocab: " + in_quotes(key_) + " has " + what + " where its id (a whole number) belongs");
   }
 
+  [[noreturn]] void wrong_table() const {
+    fail("TOK_FIELD", key_ == "vocab" ? "model.vocab must be an object of tokens and ids; only byte-level BPE can be used"
+                                      : "model.merges must be a list");
+  }
+
   [[noreturn]] void bad_merge() const {
     fail("TOK_FIELD", "model.merges[" + std::to_string(file_.merges.size()) +
                           "]: a merge is \"left right\" or [\"left\", \"right\"]");
@@ -172,6 +180,7 @@ class Handler final : public Json::json_sax_t {
 
   bool value(Json node) {
     if (mode_ != Mode::tree) wrong_kind("another value");
+    if (in_model("vocab") || in_model("merges")) wrong_table();
     attach(std::move(node));
     return true;
   }

@@ -1,7 +1,6 @@
 #include <weights/header_events.hpp>
 
-#include <cctype>
-#include <limits>
+#include <algorithm>
 #include <utility>
 
 namespace trainer::weights {
@@ -18,6 +17,7 @@ std::string kind_text(const JsonScalar& scalar) {
     case JsonScalar::Kind::string:
       return "the string " + quote_name(scalar.text);
     case JsonScalar::Kind::integer:
+      return "the number " + std::to_string(scalar.integer);
     case JsonScalar::Kind::other_number:
       return "the number " + scalar.text.substr(0, 40);
   }
@@ -238,20 +238,16 @@ void HeaderEvents::set_dtype(JsonScalar&& scalar) {
 }
 
 uint64_t HeaderEvents::integer(const JsonScalar& scalar, const char* too_large_code) const {
-  const std::string list = at_ == At::shape ? "\"shape\"" : "\"data_offsets\"";
-  if (scalar.kind == JsonScalar::Kind::integer || scalar.kind == JsonScalar::Kind::other_number) {
-    bool digits = true;
-    for (const char c : scalar.text) digits = digits && is_digit(c);
-    if (!digits) {
-      fail("ST_INT", list + " holds " + kind_text(scalar) + "; only digits are allowed, no sign, fraction or exponent" +
-                         kDamaged);
-    }
-    if (scalar.kind == JsonScalar::Kind::other_number || scalar.integer > uint64_t{INT64_MAX}) {
-      fail(too_large_code, list + " holds " + kind_text(scalar) + "; the limit is 2^63 - 1" + kDamaged);
-    }
-    return scalar.integer;
+  if (scalar.kind == JsonScalar::Kind::integer && scalar.integer <= uint64_t{INT64_MAX}) return scalar.integer;
+
+  const std::string holds = std::string(at_ == At::shape ? "\"shape\"" : "\"data_offsets\"") + " holds " + kind_text(scalar);
+  if (scalar.kind != JsonScalar::Kind::integer && scalar.kind != JsonScalar::Kind::other_number) {
+    fail("ST_JSON_SHAPE", holds + ", not a number" + kDamaged);
   }
-  fail("ST_JSON_SHAPE", list + " holds " + kind_text(scalar) + ", not a number" + kDamaged);
+  if (std::all_of(scalar.text.begin(), scalar.text.end(), is_digit)) {
+    fail(too_large_code, holds + "; the limit is 2^63 - 1" + kDamaged);
+  }
+  fail("ST_INT", holds + "; only digits are allowed, no sign, fraction or exponent" + kDamaged);
 }
 
 void HeaderEvents::add_metadata(JsonScalar&& scalar) {

@@ -10,7 +10,8 @@
 
 namespace trainer::weights {
 
-/// A value that is neither object nor array. `text` is a string's content, or a number as written.
+/// A value that is neither object nor array. `text` is a string's content, or a number as written
+/// (empty for Kind::integer).
 struct JsonScalar {
   enum class Kind { null, boolean, integer, other_number, string } kind;
   uint64_t integer = 0;  ///< Kind::integer: digits only, no sign, fraction or exponent, up to 2^64 - 1
@@ -38,9 +39,7 @@ class JsonAdapter final : public nlohmann::json_sax<nlohmann::json> {
   bool number_integer(int64_t number) override {  // only called for numbers with a minus sign
     return scalar({JsonScalar::Kind::other_number, 0, number == 0 ? "-0" : std::to_string(number)});
   }
-  bool number_unsigned(uint64_t number) override {
-    return scalar({JsonScalar::Kind::integer, number, std::to_string(number)});
-  }
+  bool number_unsigned(uint64_t number) override { return scalar({JsonScalar::Kind::integer, number, {}}); }
   bool number_float(double, const std::string& text) override {
     return scalar({JsonScalar::Kind::other_number, 0, text});
   }

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
+#include <tuple>
 
 namespace trainer::weights {
 namespace {
@@ -159,11 +160,11 @@ Header parse_header(std::string_view bytes, uint64_t file_size, const std::strin
     fail(file_name, "ST_HEADER_TRAILING", "a NUL byte follows the closing brace, at byte " + std::to_string(nul) +
                                               " of the header; the file is damaged: fetch it again");
   }
-  for (const TensorEntry& entry : header.entries) check_size(entry, file_name);
   std::sort(header.entries.begin(), header.entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   index_names(header, file_name);
+  for (const TensorEntry& entry : header.entries) check_size(entry, file_name);
   check_cover(header, file_size - header.data_offset, file_name);
   return header;
 }

@@ -136,11 +136,11 @@ class MappedWeights final : public WeightSource {
       return map_block(name, "transformer_blocks." + block, rest, info);
     if (const auto [block, rest] = split_block(bare, "single_blocks."); !block.empty()) {
       const std::string_view canonical = look_up(kSingle, norm_as_weight(rest));
-      return add(canonical.empty() ? bare : "single_transformer_blocks." + block + std::string(canonical),
+      return add(canonical.empty() ? name : "single_transformer_blocks." + block + std::string(canonical),
                  {.from = name, .info = info});
     }
     const std::string_view canonical = look_up(kGlobal, bare);
-    add(canonical.empty() ? bare : std::string(canonical), {.from = name, .info = info});
+    add(canonical.empty() ? name : std::string(canonical), {.from = name, .info = info});
   }
   void map_block(const std::string& name, const std::string& block, const std::string& rest, const TensorInfo& info) {
     for (const auto& [fused, thirds] : kFused) {

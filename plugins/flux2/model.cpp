@@ -115,16 +115,20 @@ Flux2Model::Embedder Flux2Model::embedder(ModelBuilder& build, const std::string
   return {build.linear(name + ".linear_1", config_.time_channels, d), build.linear(name + ".linear_2", d, d)};
 }
 
-at::Tensor Flux2Model::embed(const Embedder& embedder, const at::Tensor& values) const {
+at::Tensor Flux2Model::encode(const at::Tensor& values) const {
   // diffusers multiplies by 1000 after rounding to the model's dtype: in bf16, 0.7347 becomes 736.
-  const at::Tensor scaled = values.to(device_, round_time_ ? dtype_ : at::kFloat) * 1000;
-  const at::Tensor hidden = embedder.first(sinusoid(scaled, config_.time_channels).to(dtype_));
-  return embedder.second(at::silu(hidden));
+  return sinusoid(values.to(device_, round_time_ ? dtype_ : at::kFloat) * 1000, config_.time_channels);
 }
 
-at::Tensor Flux2Model::time_embedding(const NamedTensors& inputs, int64_t batch) const {
-  const at::Tensor time = embed(time_, input(inputs, "timestep", {batch}));
-  return config_.guidance ? time + embed(guidance_, input(inputs, "guidance", {batch})) : time;
+at::Tensor Flux2Model::mlp(const Embedder& embedder, const at::Tensor& sinusoid) const {
+  return embedder.second(at::silu(embedder.first(sinusoid.to(dtype_))));
+}
+
+Sinusoids Flux2Model::sinusoids(const NamedTensors& inputs) const {
+  const int64_t batch = input(inputs, "latents", {-1, -1, -1, -1, -1}).size(0);
+  Sinusoids encoded{encode(input(inputs, "timestep", {batch})), {}};
+  if (config_.guidance) encoded.guidance = encode(input(inputs, "guidance", {batch}));
+  return encoded;
 }
 
 at::Tensor Flux2Model::pack(const NamedTensors& inputs, std::vector<at::Tensor>& ids) const {
@@ -156,13 +160,14 @@ at::Tensor Flux2Model::rope_table(const NamedTensors& inputs, const std::vector<
   return rope_.table(at::cat({txt.expand({rows, -1, -1}), img.expand({rows, -1, -1}).to(txt.device())}, 1));
 }
 
-Flow Flux2Model::prologue(const NamedTensors& inputs) {
+Flow Flux2Model::embed(const NamedTensors& inputs, const Sinusoids& times) const {
   std::vector<at::Tensor> ids;
   const at::Tensor tokens = pack(inputs, ids);
   const at::Tensor& latents = inputs.find("latents")->second;
   const int64_t batch = latents.size(0);
   const at::Tensor& prompt = input(inputs, "prompt_embeds", {batch, -1, config_.joint_dim});
-  const at::Tensor temb = time_embedding(inputs, batch);
+  const at::Tensor time = mlp(time_, times.time);
+  const at::Tensor temb = config_.guidance ? time + mlp(guidance_, times.guidance) : time;
   const at::Tensor activated = at::silu(temb);
   Flow flow;
   flow.carried = {x_embedder_(tokens), context_embedder_(prompt.to(device_, dtype_))};

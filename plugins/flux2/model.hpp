@@ -12,6 +12,11 @@
 
 namespace trainer::flux2 {
 
+/// The encoded times [B, time_channels] fp32; `guidance` is undefined without its embedder.
+struct Sinusoids {
+  at::Tensor time, guidance;
+};
+
 class Flux2Model final : public Model {
  public:
   /// Options: round_time (boolean). Throws Error (bad_input), see resolve_config and check_tensors.
@@ -21,7 +26,11 @@ class Flux2Model final : public Model {
   ///   latents [B, C, 1, h, w] noisy; timestep [B] in [0, 1]; prompt_embeds [B, L, J]; guidance [B] (when embedded);
   ///   reference_0, reference_1, ... [B, C, 1, h', w'] clean;
   ///   img_ids [N (+ R), 4] or [B, N (+ R), 4], txt_ids [L, 4] or [B, L, 4]: instead of the usual positions.
-  Flow prologue(const NamedTensors& inputs) override;
+  Flow prologue(const NamedTensors& inputs) override { return embed(inputs, sinusoids(inputs)); }
+  /// The two halves of the prologue. Apart, because exp() of fp32 differs in the last bit between CPUs, which a
+  /// guidance of 4 (an argument of 4000) turns into 1e-4: comparisons with another machine start from its sinusoids.
+  [[nodiscard]] Sinusoids sinusoids(const NamedTensors& inputs) const;
+  [[nodiscard]] Flow embed(const NamedTensors& inputs, const Sinusoids& times) const;
   std::span<Block* const> blocks() override { return borrowed_; }
   /// Velocity [B, C_out, 1, h, w], of the noisy latents only.
   at::Tensor epilogue(const Flow& flow) override;
@@ -41,8 +50,8 @@ class Flux2Model final : public Model {
     Linear img, txt, single, out;
   };
   Embedder embedder(ModelBuilder& build, const std::string& name) const;
-  at::Tensor embed(const Embedder& embedder, const at::Tensor& values) const;
-  at::Tensor time_embedding(const NamedTensors& inputs, int64_t batch) const;
+  at::Tensor encode(const at::Tensor& values) const;
+  at::Tensor mlp(const Embedder& embedder, const at::Tensor& sinusoid) const;
   /// Latents and references as tokens [B, N + R, C]; appends the positions of each to `ids`.
   at::Tensor pack(const NamedTensors& inputs, std::vector<at::Tensor>& ids) const;
   at::Tensor rope_table(const NamedTensors& inputs, const std::vector<at::Tensor>& image, int64_t batch,

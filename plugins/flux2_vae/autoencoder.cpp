@@ -105,15 +105,15 @@ at::Tensor Flux2Autoencoder::moments(const at::Tensor& pixels) const {
     return network_->quant_conv ? (*network_->quant_conv)(y) : y;
   };
   const at::Tensor x = pixels.to(device_, dtype_);
-  if (!use_tiles(tiling_, x, config_.sample_size)) return run(x).to(at::kFloat);
+  if (!use_tiles(tiling_, x, config_.sample_size)) return run(x);
   return run_tiled(x, encode_tiles(tile_side(config_), config_.downscale()), run);
 }
 
 at::Tensor Flux2Autoencoder::pixels(const at::Tensor& latents) const {
   const auto run = [this](const at::Tensor& x) {
-    return network_->decoder(network_->post_quant_conv ? (*network_->post_quant_conv)(x) : x);
+    return network_->decoder((network_->post_quant_conv ? (*network_->post_quant_conv)(x) : x).to(dtype_));
   };
-  const at::Tensor x = latents.to(device_, dtype_);
+  const at::Tensor x = latents.to(device_, at::kFloat);
   if (!use_tiles(tiling_, x, config_.sample_size / config_.downscale())) return run(x).to(at::kFloat);
   return run_tiled(x, decode_tiles(tile_side(config_), config_.downscale()), run);
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <span>
 
 namespace trainer::flux2_vae {
 namespace {
@@ -14,6 +15,11 @@ namespace {
 using Shape = std::vector<int64_t>;
 
 constexpr std::array kPrefixes = {"vae.", "first_stage_model."};
+constexpr std::array kHalves = {"encoder.", "decoder."};
+constexpr std::array kDiffusersStarts = {"encoder.down_blocks.", "decoder.up_blocks."};
+constexpr std::array kBflStarts = {"encoder.down.", "decoder.up."};
+// What lies next to the latents is computed in fp32: cheap there, and the batch norm enlarges its rounding errors.
+constexpr std::array kFp32 = {"bn.", "quant_conv.", "post_quant_conv.", "encoder.conv_norm_out.", "encoder.conv_out."};
 constexpr const char* kUnusedTensor = "bn.num_batches_tracked";  // PyTorch's counter, absent from some files
 constexpr std::size_t kListed = 12;                              // of each kind of problem in a report
 
@@ -39,7 +45,7 @@ constexpr std::array kRenames = {
     Rename{".conv_norm_out.", ".norm_out."},
 };
 
-bool starts_with_any(const std::string& name, const std::string& prefix, std::initializer_list<const char*> starts) {
+bool starts_with_any(const std::string& name, const std::string& prefix, std::span<const char* const> starts) {
   return std::any_of(starts.begin(), starts.end(), [&](const char* start) { return name.starts_with(prefix + start); });
 }
 
@@ -131,15 +137,14 @@ FileLayout detect_layout(const WeightSource& file) {
   const std::vector<std::string> names = file.names();
   FileLayout found;
   for (const char* prefix : kPrefixes) {
-    const bool used = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return starts_with_any(name, prefix, {"encoder.", "decoder."});
-    });
+    const bool used = std::any_of(names.begin(), names.end(),
+                                  [&](const std::string& name) { return starts_with_any(name, prefix, kHalves); });
     if (used) found.prefix = prefix;
   }
   bool diffusers = false, bfl = false;
   for (const std::string& name : names) {
-    diffusers |= starts_with_any(name, found.prefix, {"encoder.down_blocks.", "decoder.up_blocks."});
-    bfl |= starts_with_any(name, found.prefix, {"encoder.down.", "decoder.up."});
+    diffusers |= starts_with_any(name, found.prefix, kDiffusersStarts);
+    bfl |= starts_with_any(name, found.prefix, kBflStarts);
   }
   if (diffusers == bfl) {
     std::string some;
@@ -227,7 +232,7 @@ void check_tensors(const WeightSource& file, const FileLayout& layout, const std
 at::Tensor FileSupply::tensor(const std::string& name, const std::vector<int64_t>& shape) {
   const TensorInfo* info = find_tensor(file_, layout_, name);
   if (info == nullptr) throw Error(ExitCode::failed, "tensor \"" + name + "\" was not checked before reading");
-  const at::ScalarType dtype = name.starts_with("bn.") ? at::kFloat : dtype_;
+  const at::ScalarType dtype = starts_with_any(name, "", kFp32) ? at::kFloat : dtype_;
   // A copy, since the source may be a mapped file that is closed or replaced while the encoder lives.
   return file_.read(info->name).to(device_, dtype, /*non_blocking=*/false, /*copy=*/true).reshape(shape);
 }

@@ -136,7 +136,7 @@ at::Tensor Encoder::operator()(const at::Tensor& pixels) const {
     for (const ResidualBlock& block : level.blocks) x = block(x);
     if (level.resample) x = downsample(x, *level.resample);
   }
-  x = norm_out(mid(x));
+  x = norm_out(mid(x).to(at::kFloat));
   return conv_out(at::silu_(x));
 }
 

@@ -2,10 +2,13 @@
 #include "fixture.hpp"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <trainer/sdk/recompute.hpp>
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdlib>
 #include <flux2/layout.hpp>
 #include <fstream>
@@ -81,9 +84,9 @@ Built build(const fs::path& path, const BuildAs& as) {
   return build(std::move(files), config, as);
 }
 
-Trace run(Flux2Model& model, const NamedTensors& inputs, bool recompute) {
+Trace run(Flux2Model& model, const NamedTensors& inputs, bool recompute, const Sinusoids* times) {
   Trace trace;
-  trace.prologue = model.prologue(inputs);
+  trace.prologue = times == nullptr ? model.prologue(inputs) : model.embed(inputs, *times);
   trace.last = trace.prologue;
   int64_t index = 0;
   for (Block* block : model.blocks()) {
@@ -116,6 +119,42 @@ NamedTensors Parity::inputs(const std::string& times) const {
                       {"timestep", (*this)[times + "timestep"]}};
   if (has(times + "guidance")) inputs["guidance"] = (*this)[times + "guidance"];
   return inputs;
+}
+
+at::Tensor Parity::reference_frequencies() const {
+  const bool guided = has("act.time_proj.guidance");  // its larger arguments show more
+  const at::Tensor times = (*this)[guided ? "in.guidance" : "in.timestep"] * 1000;
+  const at::Tensor waves = (*this)[guided ? "act.time_proj.guidance" : "act.time_proj.t"];
+  const int64_t half = waves.size(1) / 2;
+  at::Tensor frequencies = at::empty({half}, at::kFloat);
+  for (int64_t i = 0; i < half; ++i) {
+    const auto exponent = static_cast<float>(static_cast<float>(-std::log(10000.0)) * static_cast<float>(i)) / half;
+    const auto rounded = static_cast<float>(std::exp(static_cast<double>(exponent)));
+    double least = 1e30;
+    for (const float candidate : {rounded, std::nextafter(rounded, 0.0F), std::nextafter(rounded, 2.0F)}) {
+      double error = 0;
+      for (int64_t b = 0; b < times.size(0); ++b) {
+        const float angle = times[b].item<float>() * candidate;
+        error = std::max({error, std::abs(std::cos(static_cast<double>(angle)) - waves[b][i].item<double>()),
+                          std::abs(std::sin(static_cast<double>(angle)) - waves[b][half + i].item<double>())});
+      }
+      if (error < least) least = error, frequencies[i] = candidate;
+    }
+  }
+  return frequencies;
+}
+
+Sinusoids Parity::sinusoids(const std::string& times) const {
+  if (times == "in.")
+    return {(*this)["act.time_proj.t"],
+            has("act.time_proj.guidance") ? (*this)["act.time_proj.guidance"] : at::Tensor()};
+  const at::Tensor frequencies = reference_frequencies();
+  const auto encode = [&](const std::string& name) {
+    if (!has(times + name)) return at::Tensor();
+    const at::Tensor angles = ((*this)[times + name] * 1000).unsqueeze(1) * frequencies;
+    return at::cat({angles.cos(), angles.sin()}, 1);
+  };
+  return {encode("timestep"), encode("guidance")};
 }
 
 std::vector<at::Tensor> Parity::references() const {

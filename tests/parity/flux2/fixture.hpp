@@ -67,7 +67,8 @@ struct Trace {
   Flow last;
   at::Tensor velocity;
 };
-Trace run(Flux2Model& model, const NamedTensors& inputs, bool recompute = false);
+/// `times`: encoded times to start from, instead of those of `inputs`.
+Trace run(Flux2Model& model, const NamedTensors& inputs, bool recompute = false, const Sinusoids* times = nullptr);
 
 /// One parity directory.
 class Parity {
@@ -82,10 +83,14 @@ class Parity {
   [[nodiscard]] static at::Tensor tokens(const at::Tensor& latents) { return latents.flatten(2).transpose(1, 2); }
   /// Inputs of the plain case; `times`: "in." or "exact.in.".
   [[nodiscard]] NamedTensors inputs(const std::string& times = "in.") const;
+  /// The encoded times of a case as the reference machine computed them: stored for "in."; for another case they are
+  /// made from the frequencies that its stored sinusoids show (exp of fp32 differs in the last bit between CPUs).
+  [[nodiscard]] Sinusoids sinusoids(const std::string& times = "in.") const;
   /// Reference latents of the "ref." case.
   [[nodiscard]] std::vector<at::Tensor> references() const;
 
  private:
+  [[nodiscard]] at::Tensor reference_frequencies() const;
   std::filesystem::path directory_;
   NamedTensors tensors_;
   nlohmann::json sizes_;

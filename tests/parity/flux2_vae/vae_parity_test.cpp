@@ -97,8 +97,13 @@ TEST_P(VaeParity, Bf16) {
   const double decode =
       l2_error(vae->decode(unpacked(dir_.data.at("decode.packed"))).squeeze(2), dir_.data.at("decode.image"));
   std::printf("  bf16 l2: encode %.3f, decode %.3f\n", encode, decode);
-  EXPECT_LE(encode, kBf16L2);
-  EXPECT_LE(decode, kBf16L2);
+  // Random weights make some directories noisier than others: diffusers' own bf16 error is recorded beside the data.
+  const auto measured = file_json(GetParam() / "parity.json").at("measured").value("vae", nlohmann::json::object());
+  const double reference =
+      measured.contains("bf16_vs_fp32.l2") ? measured["bf16_vs_fp32.l2"].at("value").get<double>() : 0;
+  const double limit = std::max(kBf16L2, 1.25 * reference);
+  EXPECT_LE(encode, limit);
+  EXPECT_LE(decode, limit);
   EXPECT_GT(encode, 1e-5);  // it did compute in bf16
 }
 

@@ -1,5 +1,5 @@
-#include <base/files.hpp>
 #include <gtest/gtest.h>
+#include <base/files.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdlib>

@@ -9,8 +9,9 @@ using Names = std::vector<std::string>;
 
 TEST(Suggest, OrdersByDistance) {
   const Names valid = {"rank", "alpha", "targets", "tank", "bank"};
-  EXPECT_EQ(nearest_names("rnak", valid), (Names{"rank", "tank", "bank"}));
-  EXPECT_EQ(nearest_names("rnak", valid, 1), Names{"rank"});
+  EXPECT_EQ(nearest_names("ranks", valid), (Names{"rank", "tank", "bank"}));
+  EXPECT_EQ(nearest_names("ranks", valid, 1), Names{"rank"});
+  EXPECT_EQ(nearest_names("rnak", valid), Names{"rank"}) << "short names: one edit";
   EXPECT_EQ(nearest_names("Alhpa", valid), Names{"alpha"});
 }
 
@@ -19,6 +20,7 @@ TEST(Suggest, LeavesOutWhatIsFar) {
   EXPECT_EQ(nearest_names("wieght_dcay", valid), Names{"weight_decay"});
   EXPECT_EQ(nearest_names("xy", valid), Names{});  // two edits of two letters have nothing in common
   EXPECT_EQ(nearest_names("checkpoint", valid), Names{});
+  EXPECT_EQ(nearest_names("cosin", Names{"cosine_restarts", "cosine"}), Names{"cosine"}) << "3 edits farther";
 }
 
 TEST(Suggest, ComparesTheLastDottedPart) {

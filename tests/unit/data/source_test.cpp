@@ -23,7 +23,7 @@ class SourceTest : public testing::Test {
   std::vector<std::string> samples() {
     std::vector<std::string> texts;
     for (const Sample& sample : scanned().samples) {
-      texts.push_back(fs::relative(sample.file, folder_.path()).string() + "|" + sample.caption);
+      texts.push_back(sample.file.lexically_relative(folder_.path()).string() + "|" + sample.caption);
     }
     return texts;
   }
@@ -196,7 +196,7 @@ TEST_F(SourceTest, SeveralSourcesKeepTheirOwnSettings) {
   ASSERT_EQ(dataset.samples.size(), 2U);
   EXPECT_EQ(done, 22U);
   EXPECT_EQ(dataset.samples[0].bucket, (Bucket{64, 64}));
-  EXPECT_EQ(dataset.samples[1].bucket, (Bucket{144, 96}));
+  EXPECT_EQ(dataset.samples[1].bucket, (Bucket{160, 96}));
   EXPECT_EQ(dataset.samples[1].caption, "t, second");
   EXPECT_EQ(dataset.samples[1].source, 1U);
 }

@@ -9,22 +9,24 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 namespace trainer::recipe {
 
-inline std::vector<ComponentSchema> test_components() {
-  const std::vector<std::string> manifests = {
-      R"(name = "flux2"
+inline const std::vector<ComponentSchema>& test_components() {
+  static const std::vector<ComponentSchema> all = [] {
+    const std::vector<std::string> manifests = {
+        R"(name = "flux2"
 kind = "model"
 summary = "A model."
 [[option]]
 key = "text_ids"
-type = "bool"
+type = "boolean"
 default = false
 help = "Whether text tokens have positions.")",
-      R"(name = "mistral"
+        R"(name = "mistral"
 kind = "text_encoder"
 summary = "A text encoder."
 [[option]]
@@ -41,13 +43,13 @@ default = [10, 20, 30]
 min = 0
 min_items = 1
 help = "Tapped layers.")",
-      R"(name = "flux2_vae"
+        R"(name = "flux2_vae"
 kind = "autoencoder"
 summary = "An autoencoder.")",
-      R"(name = "full_checkpointing"
+        R"(name = "full_checkpointing"
 kind = "memory"
 summary = "Recomputes blocks.")",
-      R"(name = "selective_checkpointing"
+        R"(name = "selective_checkpointing"
 kind = "memory"
 summary = "Recomputes parts of blocks."
 [[option]]
@@ -56,17 +58,17 @@ type = "strings"
 default = ["attention"]
 choices = ["attention", "matmul"]
 help = "What is kept.")",
-      R"(name = "fp8_weight_only"
+        R"(name = "fp8_weight_only"
 kind = "memory"
 summary = "Frozen weights in fp8."
 [[option]]
 key = "table"
 type = "path"
 help = "A table of scales.")",
-      R"(name = "single"
+        R"(name = "single"
 kind = "placement"
 summary = "One device.")",
-      R"(name = "split"
+        R"(name = "split"
 kind = "placement"
 summary = "Several devices."
 [[option]]
@@ -75,9 +77,11 @@ type = "string|integers"
 default = "compute"
 choices = ["compute", "memory"]
 help = "Where the model is cut.")",
-  };
-  std::vector<ComponentSchema> all;
-  for (const std::string& manifest : manifests) all.push_back(parse_component_schema(manifest, "test.plugin.toml"));
+    };
+    std::vector<ComponentSchema> made;
+    for (const std::string& manifest : manifests) made.push_back(parse_component_schema(manifest, "test.plugin.toml"));
+    return made;
+  }();
   return all;
 }
 
@@ -110,7 +114,7 @@ class RecipeTest : public testing::Test {
   static void write(const std::string& file, const std::string& text) {
     const std::filesystem::path path(file);
     if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path());
-    write_file_atomically(path, text);
+    std::ofstream(path, std::ios::binary) << text;  // no fsync: thousands of them
   }
   [[nodiscard]] std::string here(const std::string& path) const { return (folder_ / path).string(); }
 

@@ -1,5 +1,7 @@
 #include "fixture.hpp"
 
+#include <algorithm>
+
 /// @file Texts made to break the reader: each must end in an error message, none in a crash.
 
 namespace trainer::recipe {
@@ -52,7 +54,7 @@ TEST_F(RecipeTest, SizeAndBytes) {
   write("recipe.toml", "\xef\xbb\xbf" + std::string(kMinimal));
   EXPECT_EQ(load_file("recipe.toml").model.path, here("m")) << "a byte order mark is no mistake";
   write("recipe.toml", "[run]\nseed = 1\nseed = 2\n");
-  EXPECT_TRUE(message_of("recipe.toml").starts_with("recipe.toml:3:1: not valid TOML: ")) << message_of("recipe.toml");
+  EXPECT_TRUE(message_of("recipe.toml").starts_with("recipe.toml:3:8: not valid TOML: ")) << message_of("recipe.toml");
 }
 
 TEST_F(RecipeTest, ManyMistakesAreCounted) {

@@ -115,7 +115,7 @@ TEST_F(RecipeTest, TheExampleOfTheDesignLoads) {
   EXPECT_EQ(recipe.adapter->options.get<int64_t>("rank"), 16);
   EXPECT_EQ(recipe.adapter->options.get<double>("alpha"), 32.0);
   EXPECT_EQ(recipe.adapter->options.section(), "adapter");
-  EXPECT_EQ(recipe.adapter->position.text(), "recipe.toml:33:1");
+  EXPECT_EQ(recipe.adapter->position.text(), "recipe.toml:35:1");
   EXPECT_EQ(recipe.optimizer.schedule, "cosine");
   EXPECT_EQ(recipe.optimizer.warmup_steps, 50);
   EXPECT_EQ(recipe.memory.components.size(), 2U);
@@ -191,7 +191,8 @@ TEST_F(RecipeTest, OverridesReplaceSingleKeys) {
   EXPECT_EQ(recipe.sample.prompts, Strings{"a = b"});
   EXPECT_EQ(recipe.placement.devices, Strings{"cuda:0"});
   EXPECT_EQ(recipe.adapter->options.get<int64_t>("rank"), 4);
-  EXPECT_EQ(load_text(kMinimal, {"run.name=a\nb = 2"}).run.steps, 1000) << "a line break makes no second key";
+  EXPECT_EQ(load_text(kMinimal, {"data.0.trigger=a\nb = 2"}).data[0].trigger, "a\nb = 2")
+      << "a line break makes no second key";
 }
 
 TEST_F(RecipeTest, OverriddenPathsBelongToTheCurrentFolder) {

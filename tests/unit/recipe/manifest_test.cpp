@@ -51,7 +51,7 @@ TEST(Manifest, ReportsAllMistakes) {
             "text_encoder, "
             "autoencoder, adapter, objective, memory, placement");
   EXPECT_EQ(manifest_message("name = \n"),
-            "x.plugin.toml:1:8: not valid TOML: Error while parsing key-value pair: encountered end-of-file"
+            "x.plugin.toml:1:8: not valid TOML: Error while parsing key-value pair: expected value, saw '\\n'"
             "\n  name =");
   EXPECT_EQ(manifest_message(kHead + "option = 3\n"),
             "x.plugin.toml:4:10: option: expected a list of tables ([[option]]), found 3");
@@ -65,10 +65,11 @@ struct Case {
 
 TEST(Manifest, ReportsMistakesOfOptions) {
   const Case cases[] = {
-      {"type = \"bool\"\ndefault = true\nhelp = \"h\"\n",
+      {"type = \"boolean\"\ndefault = true\nhelp = \"h\"\n",
        "x.plugin.toml:4:1: missing key \"option.key\": the name of the option"},
       {"key = \"k\"\ntype = \"int\"\ndefault = 1\nhelp = \"h\"\n",
-       "x.plugin.toml:6:8: type: unknown value type \"int\" (did you mean \"integer\" or \"integers\"?); valid: bool, "
+       "x.plugin.toml:6:8: type: unknown value type \"int\" (did you mean \"integer\" or \"integers\"?); valid: "
+       "boolean, "
        "integer, number, "
        "string, path, bytes, integers, numbers, strings"},
       {"key = \"k\"\ntype = \"integer\"\ndefault = 1.5\nhelp = \"h\"\n",
@@ -79,15 +80,16 @@ TEST(Manifest, ReportsMistakesOfOptions) {
        "x.plugin.toml:4:1: option \"k\": needs default, default_text, same_as or required"},
       {"key = \"k\"\ntype = \"number\"\nsame_as = \"z\"\nhelp = \"h\"\n",
        "x.plugin.toml:4:1: same_as of \"k\" names no option"},
-      {"key = \"K.a\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\n",
+      {"key = \"K.a\"\ntype = \"boolean\"\ndefault = true\nhelp = \"h\"\n",
        "x.plugin.toml:5:7: option \"K.a\": only a-z, 0-9, _ and . between names are allowed"},
-      {"key = \"k\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\nhlep = 1\n",
-       "x.plugin.toml:9:1: unknown key \"option.hlep\" (did you mean \"option.help\" or \"option.key\"?)"},
-      {"key = \"k\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k\"\ntype = \"bool\"\ndefault "
+      {"key = \"k\"\ntype = \"boolean\"\ndefault = true\nhelp = \"h\"\nhlep = 1\n",
+       "x.plugin.toml:9:1: unknown key \"option.hlep\" (did you mean \"option.help\"?)"},
+      {"key = \"k\"\ntype = \"boolean\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k\"\ntype = "
+       "\"boolean\"\ndefault "
        "= true\nhelp = \"h\"\n",
        "x.plugin.toml:10:7: option \"k\": declared twice"},
-      {"key = \"k\"\ntype = \"bool\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k.l\"\ntype = "
-       "\"bool\"\ndefault = true\nhelp = \"h\"\n",
+      {"key = \"k\"\ntype = \"boolean\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k.l\"\ntype = "
+       "\"boolean\"\ndefault = true\nhelp = \"h\"\n",
        "x.plugin.toml:10:7: option \"k.l\": \"k\" makes it both a table and a value"},
   };
   for (const Case& one : cases) EXPECT_EQ(manifest_message(kHead + "[[option]]\n" + one.option), one.message);

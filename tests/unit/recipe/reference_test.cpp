@@ -58,7 +58,7 @@ TEST(Explain, AKey) {
   EXPECT_EQ(explain("memory.budget", {}),
             "memory.budget\n  Device memory the run may use, like \"22GB\": the planner then chooses the strategies. "
             "Excludes strategies.\n  type:    an amount of memory like \"22GB\"\n  default: none\n");
-  EXPECT_EQ(explain("adapter.alpha", {}).substr(0, 42), "adapter.alpha\n  Scale of the adapters, divi");
+  EXPECT_EQ(explain("adapter.alpha", {}).substr(0, 42), "adapter.alpha\n  Scale of the adapters, div");
   EXPECT_NE(explain("adapter.alpha", {}).find("\n  default: the value of rank\n"), std::string::npos);
   EXPECT_NE(explain("placement.device", {}).find("\n  also:    device\n"), std::string::npos);
   EXPECT_EQ(explain("data.0.folder", {}), explain("data.folder", {}));

@@ -2,6 +2,7 @@
 
 #include <recipe/write.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -65,7 +66,7 @@ std::vector<std::string> other_values(const OptionSpec& spec) {
   if ((spec.type & kBool) != 0) values.insert(values.end(), {"true", "false"});
   const int64_t multiple = std::max<int64_t>(1, spec.multiple_of);
   const auto low = static_cast<int64_t>(spec.min.value_or(spec.above.value_or(0) + 1));
-  const std::string integer = std::to_string((low / multiple + 2) * multiple);
+  const std::string integer = std::to_string((low / multiple + 3) * multiple);
   if ((spec.type & kInt) != 0) values.push_back(integer);
   const double above = spec.min.value_or(spec.above.value_or(0.0));
   const std::string number = number_text(spec.max ? above + (*spec.max - above) / 4 : above + 0.125);

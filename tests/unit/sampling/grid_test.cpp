@@ -30,9 +30,10 @@ TEST(Font, DrawsWhatItSays) {
 }
 
 TEST(Font, EveryPrintableCharacterHasItsOwnGlyph) {
-  for (char a = '!'; a <= '~'; ++a) {
-    EXPECT_NE(glyph(a), glyph(' ')) << a;
-    for (char b = static_cast<char>(a + 1); b <= '\x7f'; ++b) EXPECT_NE(glyph(a), glyph(b)) << a << b;
+  for (int a = '!'; a <= '~'; ++a) {
+    EXPECT_NE(glyph(static_cast<char>(a)), glyph(' ')) << a;
+    for (int b = a + 1; b <= 0x7f; ++b)
+      EXPECT_NE(glyph(static_cast<char>(a)), glyph(static_cast<char>(b))) << a << " " << b;
   }
 }
 

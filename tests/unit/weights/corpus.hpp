@@ -41,9 +41,9 @@ inline std::string one(const std::string& shape, const std::string& offsets = "[
 }
 inline const std::string kGood = "{" + entry("a", "F32", "[2]", 0, 8) + "}";  // needs 8 bytes of data
 
-std::vector<Case> framing_cases();   // rules 2 to 9
-std::vector<Case> json_cases();      // rules 12 to 19
-std::vector<Case> tensor_cases();    // rules 20 to 26
+const std::vector<Case>& framing_cases();   // rules 2 to 9
+const std::vector<Case>& json_cases();      // rules 12 to 19
+const std::vector<Case>& tensor_cases();    // rules 20 to 26
 std::vector<Case> accepted_cases();
 
 }  // namespace trainer::weights::corpus

@@ -84,9 +84,12 @@ std::vector<Case> utf8_cases() {
 
 }  // namespace
 
-std::vector<Case> framing_cases() {
-  std::vector<Case> cases = length_cases();
-  for (auto&& more : {edge_cases(), utf8_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+const std::vector<Case>& framing_cases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> all = length_cases();
+    for (auto&& more : {edge_cases(), utf8_cases()}) all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return cases;
 }
 

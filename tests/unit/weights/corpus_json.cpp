@@ -137,11 +137,12 @@ std::vector<Case> entry_cases() {
 
 }  // namespace
 
-std::vector<Case> json_cases() {
-  std::vector<Case> cases = shape_cases();
-  for (auto&& more : {duplicate_cases(), integer_cases(), metadata_cases(), entry_cases()}) {
-    cases.insert(cases.end(), more.begin(), more.end());
-  }
+const std::vector<Case>& json_cases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> all = shape_cases();
+    for (auto&& more : {duplicate_cases(), integer_cases(), metadata_cases(), entry_cases()}) all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return cases;
 }
 

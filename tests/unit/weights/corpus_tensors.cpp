@@ -84,9 +84,12 @@ std::vector<Case> accepted_types() {
 
 }  // namespace
 
-std::vector<Case> tensor_cases() {
-  std::vector<Case> cases = type_cases();
-  for (auto&& more : {size_cases(), span_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+const std::vector<Case>& tensor_cases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> all = type_cases();
+    for (auto&& more : {size_cases(), span_cases()}) all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return cases;
 }
 

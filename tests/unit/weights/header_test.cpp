@@ -49,8 +49,8 @@ TEST(Header, AcceptsWhatTheFormatAllows) {
 TEST(Header, EveryRuleHasThreeExamples) {
   std::map<std::string, int> examples;
   int refused = 0;
-  for (const auto& cases : {corpus::framing_cases(), corpus::json_cases(), corpus::tensor_cases()}) {
-    for (const Case& example : cases) ++examples[example.code], ++refused;
+  for (const auto* cases : {&corpus::framing_cases(), &corpus::json_cases(), &corpus::tensor_cases()}) {
+    for (const Case& example : *cases) ++examples[example.code], ++refused;
   }
   for (const char* code :
        {"ST_TOO_SHORT", "ST_HEADER_LEN", "ST_HEADER_TOO_LARGE", "ST_TRUNCATED_HEADER", "ST_HEADER_START", "ST_HEADER_TRAILING",
@@ -114,8 +114,8 @@ TEST(Header, SurvivesEveryCutAndFlip) {
   }
   const std::set<std::string> known = [] {
     std::set<std::string> codes{""};
-    for (const auto& cases : {corpus::framing_cases(), corpus::json_cases(), corpus::tensor_cases()}) {
-      for (const Case& example : cases) codes.insert(example.code);
+    for (const auto* cases : {&corpus::framing_cases(), &corpus::json_cases(), &corpus::tensor_cases()}) {
+      for (const Case& example : *cases) codes.insert(example.code);
     }
     return codes;
   }();

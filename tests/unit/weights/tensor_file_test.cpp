@@ -7,7 +7,7 @@
 #include <weights/tensor_file.hpp>
 #include <weights/write.hpp>
 
-#include <cstring>
+#include <algorithm>
 #include <memory>
 
 #include "corpus.hpp"
@@ -45,8 +45,9 @@ TEST(TensorFile, ReadsTheReferenceFilesInEveryMode) {
 
 TEST(TensorFile, NamesAreSortedAndMisspeltOnesGetAHint) {
   const TensorFile file(data_file("safetensors/lora.safetensors"));
-  EXPECT_EQ(file.names().front(), "transformer.transformer_blocks.0.attn.to_q.lora_A.weight");
-  EXPECT_TRUE(std::is_sorted(file.names().begin(), file.names().end()));
+  const std::vector<std::string> names = file.names();
+  EXPECT_EQ(names.front(), "transformer.transformer_blocks.0.attn.to_q.lora_A.weight");
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   EXPECT_EQ(file.find("transformer"), nullptr);
   EXPECT_ERROR(file.read("transformer.transformer_blocks.0.attn.to_q.lora_A.weigth"), ExitCode::bad_input, "ST_NO_TENSOR",
                "(did you mean \"transformer.transformer_blocks.0.attn.to_q.lora_A.weight\"");

@@ -97,7 +97,7 @@ TEST(Writer, RefusesWhatReadersWouldRefuse) {
   EXPECT_ERROR(write({{"a\nb", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_NAME", "control character");
   EXPECT_ERROR(write({{"a\xFF", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_UTF8", "is not UTF-8");
   EXPECT_ERROR(write({good}, {{"k", "\xC3"}}), ExitCode::bad_input, "ST_UTF8", "is not UTF-8");
-  EXPECT_ERROR(write({{"__metadata__", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_METADATA_TYPE", "metadata \"dtype\"");
+  EXPECT_ERROR(write({{"__metadata__", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_METADATA_TYPE", "metadata \"shape\" must be a string");
   EXPECT_ERROR(write({{"a", Dtype::f4, {3}}}), ExitCode::bad_input, "ST_SUBBYTE", "F4 [3] cannot be stored");
   EXPECT_ERROR(write({{"a", Dtype::f64, {INT64_MAX, 4}}}), ExitCode::bad_input, "ST_OVERFLOW", "cannot be stored");
   EXPECT_ERROR(write({{"a", Dtype::u8, {-1}}}), ExitCode::failed, "", "has shape [-1]");

@@ -1,0 +1,54 @@
+/// @file The cache phase: makes what is missing of a dataset's latents and text embeddings, and nothing else. Encoders
+/// are made only when something is missing, one at a time, and freed before this returns.
+#pragma once
+
+#include <cache/key.hpp>
+#include <cache/store.hpp>
+#include <data/source.hpp>
+#include <trainer/sdk/encoders.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trainer::cache {
+
+struct Encoders {
+  EncoderIdentity autoencoder, text_encoder;
+  std::function<std::unique_ptr<Autoencoder>()> make_autoencoder;
+  std::function<std::unique_ptr<TextEncoder>()> make_text_encoder;
+};
+
+struct BuildOptions {
+  /// Pictures of one size that are encoded together. 1, so that the bits of an entry cannot depend on its company.
+  int64_t images_per_call = 1;
+  /// Captions of one encoder call, which reads the encoder's weights once and holds all embeddings of the call.
+  int64_t captions_per_call = 256;
+  /// Entries that are there are read whole up to this many bytes; of the others the header. (Training reads all whole.)
+  uint64_t verify_bytes = uint64_t{4} << 30;
+  std::function<void(int64_t done, int64_t total, const std::string& what)> progress;  ///< may be empty
+};
+
+/// Where a sample's tensors are.
+struct Entry {
+  std::string file;  ///< of the picture, for messages
+  std::string latents, text;  ///< keys
+};
+
+struct Built {
+  std::vector<Entry> entries;  ///< one a sample of the dataset, in its order
+  std::string empty_text;      ///< key of the empty caption, always cached: for dropped captions
+  std::size_t latents_found = 0, latents_made = 0, texts_found = 0, texts_made = 0;  ///< distinct entries
+  std::vector<std::string> notes;  ///< damaged entries that were made again
+};
+
+/// `more_captions`: others to be encoded, such as the prompts of samples (without trigger). Throws Error: bad_input
+/// listing every picture that cannot be decoded, after encoding the others; non_finite naming picture or caption; what
+/// the encoders throw. What was finished stays cached.
+Built build(const Store& store, const data::Dataset& dataset, std::span<const std::string> more_captions,
+            const Encoders& encoders, const BuildOptions& options = {});
+
+}  // namespace trainer::cache

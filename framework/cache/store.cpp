@@ -1,0 +1,98 @@
+#include <cache/store.hpp>
+
+#include <base/files.hpp>
+#include <base/hash.hpp>
+#include <trainer/sdk/error.hpp>
+#include <weights/convert.hpp>
+#include <weights/tensor_file.hpp>
+#include <weights/write.hpp>
+
+#include <utility>
+#include <vector>
+
+namespace trainer::cache {
+namespace {
+
+constexpr const char* kFormat = "trainer cache entry 1";
+
+/// Over names and bytes, in the order of the names. Tensors: contiguous, on the CPU.
+std::string checksum(const NamedTensors& tensors) {
+  FieldHash hash;
+  for (const auto& [name, tensor] : tensors) {
+    hash.add(name).add(std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));
+  }
+  return hash.hex();
+}
+
+Error damaged(const std::filesystem::path& file, const std::string& reason) {
+  return {ExitCode::bad_input, "cache entry " + file.string() + ": " + reason, "CACHE_ENTRY"};
+}
+
+std::string metadata_of(const weights::TensorFile& file, const std::string& name) {
+  const auto it = file.metadata().find(name);
+  return it == file.metadata().end() ? "" : it->second;
+}
+
+/// The entry's file with its header verified.
+weights::TensorFile open_entry(const std::filesystem::path& path, std::string_view kind, const std::string& key) {
+  weights::TensorFile file(path, {.mode = weights::ReadMode::copy});
+  if (metadata_of(file, "format") != kFormat) throw damaged(path, "is no cache entry of this version");
+  if (metadata_of(file, "kind") != kind || metadata_of(file, "key") != key) throw damaged(path, "is an entry of another key");
+  if (file.header().entries.empty()) throw damaged(path, "holds no tensor");
+  return file;
+}
+
+NamedTensors read_entry(const weights::TensorFile& file) {
+  NamedTensors tensors;
+  for (const std::string& name : file.names()) {
+    tensors[name] = file.read(name);
+    if (!weights::all_finite(tensors[name])) throw damaged(file.path(), "tensor \"" + name + "\" holds NaN or infinity");
+  }
+  if (checksum(tensors) != metadata_of(file, "checksum")) throw damaged(file.path(), "the checksum does not fit the data");
+  return tensors;
+}
+
+}  // namespace
+
+std::filesystem::path Store::file(std::string_view kind, const std::string& key) const {
+  return folder_ / kind / key.substr(0, 2) / (key + ".safetensors");
+}
+
+Store::State Store::check(std::string_view kind, const std::string& key, bool whole) const {
+  try {
+    const weights::TensorFile entry = open_entry(file(kind, key), kind, key);
+    if (whole) read_entry(entry);
+    return {State::Kind::present, {}, entry.file().size()};
+  } catch (const Error& error) {
+    if (error.exit_code() == ExitCode::not_found) return {State::Kind::absent, {}, 0};
+    if (error.exit_code() == ExitCode::bad_input) return {State::Kind::damaged, error.what(), 0};
+    throw;
+  }
+}
+
+NamedTensors Store::load(std::string_view kind, const std::string& key) const {
+  try {
+    return read_entry(open_entry(file(kind, key), kind, key));
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::bad_input) throw;
+    throw Error(ExitCode::bad_input, std::string(error.what()) + "; remove the file, it is then made again", error.code());
+  }
+}
+
+void Store::save(std::string_view kind, const std::string& key, const NamedTensors& tensors,
+                 const std::string& about) const {
+  NamedTensors plain;
+  for (const auto& [name, tensor] : tensors) {
+    plain[name] = tensor.detach().cpu().contiguous();
+    if (weights::all_finite(plain[name])) continue;
+    throw Error(ExitCode::non_finite, about + ": tensor \"" + name + "\" holds NaN or infinity and is not cached",
+                "CACHE_NONFINITE");
+  }
+  const std::filesystem::path path = file(kind, key);
+  make_folders(path.parent_path());
+  weights::write_safetensors(path, {plain.begin(), plain.end()},
+                             {{"format", kFormat}, {"kind", std::string(kind)}, {"key", key}, {"about", about},
+                              {"checksum", checksum(plain)}});
+}
+
+}  // namespace trainer::cache

@@ -1,0 +1,130 @@
+#include <ATen/core/Tensor.h>
+#include <base/hash.hpp>
+#include <cache/dataset.hpp>
+#include <data/source.hpp>
+#include <sampling/guidance.hpp>
+#include <train/cache_phase.hpp>
+#include <weights/model_files.hpp>
+
+#include <algorithm>
+
+namespace trainer::train {
+namespace {
+
+class CachedSource final : public BatchSource {
+ public:
+  explicit CachedSource(cache::CachedBatches batches) : batches_(std::move(batches)) {}
+  int64_t micro_batches() const override { return batches_.micro_batches(); }
+  Batch batch(int64_t step, int64_t micro) override { return batches_.batch(step, micro); }
+  std::vector<std::string> files(int64_t step, int64_t micro) const override { return batches_.files(step, micro); }
+
+ private:
+  cache::CachedBatches batches_;
+};
+
+/// Version and content of the library that makes a component: changed code makes a changed cache.
+std::string component_identity(Assembly& assembly, const std::string& kind, const std::string& name) {
+  for (const plugin::Manifest& manifest : assembly.loader().found().manifests)
+    if (manifest.schema.kind == kind && manifest.schema.name == name)
+      return manifest.version + " " + xxh128_file(manifest.library);
+  return {};
+}
+
+cache::EncoderIdentity identity_of(Assembly& assembly, const std::string& kind, const recipe::Component& component,
+                                   const WeightSource& weights) {
+  cache::EncoderIdentity identity;
+  identity.name = component.kind;
+  identity.component = component_identity(assembly, kind, component.kind);
+  const auto& files = dynamic_cast<const weights::ModelFiles&>(weights);
+  identity.weights = files.identity() + " " + xxh128(files.config().value_or(""));
+  identity.options = cache::options_identity(component.options);
+  identity.dtype = component.dtype;
+  return identity;
+}
+
+cache::Encoders encoders_of(Assembly& assembly) {
+  cache::Encoders encoders;
+  const recipe::Recipe& recipe = assembly.recipe();
+  encoders.autoencoder = identity_of(assembly, "autoencoder", recipe.autoencoder, *assembly.autoencoder_weights());
+  encoders.text_encoder = identity_of(assembly, "text_encoder", recipe.text_encoder, *assembly.text_encoder_weights());
+  encoders.text_encoder.tokenizer = assembly.tokenizer()->content_hash();
+  encoders.make_autoencoder = [&assembly] { return assembly.autoencoder(); };
+  encoders.make_text_encoder = [&assembly] { return assembly.text_encoder(); };
+  return encoders;
+}
+
+/// Prompts of samples and the negative prompt: encoded in the same call as the captions.
+std::vector<std::string> sample_texts(const recipe::Recipe& recipe, const std::vector<std::string>& prompts) {
+  std::vector<std::string> texts = prompts;
+  if (!prompts.empty()) texts.push_back(recipe.sample.negative_prompt);
+  return texts;
+}
+
+SamplePlan plan_of(Assembly& assembly, const std::vector<std::string>& prompts, const cache::Store& store,
+                   const cache::EncoderIdentity& encoder) {
+  SamplePlan plan{assembly.recipe().sample, prompts, {}};
+  const at::Device device = assembly.devices().front();
+  const auto conditioning = [&](const std::string& text) {
+    NamedTensors tensors = store.load(cache::kText, cache::text_key(encoder, text));
+    for (auto& [name, tensor] : tensors) tensor = tensor.unsqueeze(0).to(device);
+    return tensors;
+  };
+  for (const std::string& prompt : prompts)
+    plan.conditioning.push_back({conditioning(prompt), conditioning(plan.settings.negative_prompt)});
+  return plan;
+}
+
+std::string identity_of(const data::Dataset& dataset) {
+  FieldHash hash;
+  for (const data::Sample& sample : dataset.samples)
+    hash.add(sample.content).add(sample.caption).add(sample.bucket.text()).add(sample.repeats);
+  return hash.hex();
+}
+
+data::SamplerOptions sampler_options(const recipe::Recipe& recipe) {
+  data::SamplerOptions options;
+  options.seed = static_cast<uint64_t>(recipe.run.seed);
+  options.batch_size = recipe.train.batch_size;
+  options.micro_batch_size = recipe.train.micro_batch_size;
+  options.caption_dropout = recipe.train.caption_dropout;
+  return options;
+}
+
+cache::BuildOptions build_options(metrics::Console& console) {
+  cache::BuildOptions options;
+  options.progress = [&console](int64_t done, int64_t total, const std::string& what) { console.phase(done, total, what); };
+  return options;
+}
+
+}  // namespace
+
+Prepared prepare(Assembly& assembly, metrics::Console& console) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  const cache::Store store(recipe.cache.folder);
+  const int64_t multiple = assembly.autoencoder()->spatial_factor();
+  data::Dataset dataset = data::scan(recipe.data, {.multiple = multiple});
+  const cache::Encoders encoders = encoders_of(assembly);
+  cache::Built built =
+      cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders, build_options(console));
+  Prepared prepared;
+  prepared.pictures = dataset.samples.size();
+  prepared.notes = dataset.notes;
+  prepared.notes.insert(prepared.notes.end(), built.notes.begin(), built.notes.end());
+  prepared.latents_made = static_cast<int64_t>(built.latents_made);
+  prepared.captions_made = static_cast<int64_t>(built.texts_made);
+  prepared.data_identity = identity_of(dataset);
+  prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder);
+  data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe));
+  prepared.batches = std::make_unique<CachedSource>(cache::CachedBatches(
+      cache::Reader(store), std::move(built), std::move(sampler), assembly.devices().front()));
+  return prepared;
+}
+
+SamplePlan prepare_samples(Assembly& assembly, const std::vector<std::string>& prompts, metrics::Console& console) {
+  const cache::Store store(assembly.recipe().cache.folder);
+  const cache::Encoders encoders = encoders_of(assembly);
+  cache::build(store, data::Dataset{}, sample_texts(assembly.recipe(), prompts), encoders, build_options(console));
+  return plan_of(assembly, prompts, store, encoders.text_encoder);
+}
+
+}  // namespace trainer::train

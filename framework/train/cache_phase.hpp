@@ -1,0 +1,31 @@
+/// @file The phase before training: scan the data, encode what the cache lacks, free the encoders.
+#pragma once
+
+#include <metrics/console.hpp>
+#include <train/assemble.hpp>
+#include <train/batch_source.hpp>
+#include <train/samples.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+/// What training and sampling need from the encoders; nothing else of them is left in memory.
+struct Prepared {
+  std::unique_ptr<BatchSource> batches;
+  SamplePlan samples;              ///< of the recipe's [sample]; no prompts: nothing is drawn
+  std::size_t pictures = 0;        ///< in the data set, without repeats
+  std::vector<std::string> notes;  ///< for the user
+  std::string data_identity;       ///< hash of pictures, captions and sizes in order, for checkpoints
+  int64_t latents_made = 0, captions_made = 0;  ///< not found in the cache
+};
+
+/// Throws Error as data::scan and the encoders do.
+Prepared prepare(Assembly& assembly, metrics::Console& console);
+
+/// Conditioning of texts for sampling, through the cache; the negative prompt is used where guidance needs it.
+SamplePlan prepare_samples(Assembly& assembly, const std::vector<std::string>& prompts, metrics::Console& console);
+
+}  // namespace trainer::train

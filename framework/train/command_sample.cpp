@@ -1,0 +1,28 @@
+/// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
+#include <train/commands.hpp>
+#include <train/export.hpp>
+#include <train/samples.hpp>
+#include <train/cache_phase.hpp>
+
+#include <cstdio>
+
+namespace trainer::train {
+
+int command_sample(const Request& request) {
+  Assembly assembly(request);
+  metrics::Console console({.terminal = metrics::stderr_is_terminal()});
+  const std::vector<std::string>& prompts = request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
+  if (prompts.empty())
+    throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
+  const SamplePlan plan = prepare_samples(assembly, prompts, console);
+  LoadedModel loaded = assembly.load_model(ModelUse::sample);
+  const at::Device device = assembly.devices().front();
+  if (!request.lora.empty()) apply_exported(loaded, request.lora, device);
+  const Pictures pictures = draw(
+      loaded, plan, device, [&] { return assembly.autoencoder(); },
+      [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });
+  std::printf("%s\n", write_grid(request.output, plan, {{request.lora.empty() ? "model" : "LoRA", pictures}}).c_str());
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,283 @@
+#include <ATen/Parallel.h>
+#include <base/files.hpp>
+#include <base/log.hpp>
+#include <base/units.hpp>
+#include <checkpoint/signals.hpp>
+#include <nlohmann/json.hpp>
+#include <recipe/load.hpp>
+#include <torch/version.h>
+#include <train/export.hpp>
+#include <train/run.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <random>
+
+namespace trainer::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Names this run in its files; has no influence on training.
+std::string new_run_id() {
+  std::random_device device;
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%08x%08x", device(), device());
+  return text.data();
+}
+
+/// The id of the run that began this folder, or a new one that is written down.
+std::string run_id_of(const fs::path& folder) {
+  const fs::path file = folder / "run.json";
+  if (fs::exists(file))
+    return nlohmann::json::parse(read_file(file, 1 << 20, "run.json")).value("run_id", new_run_id());
+  const std::string id = new_run_id();
+  write_file_atomically(file, nlohmann::ordered_json{{"run_id", id}, {"trainer", TRAINER_VERSION}, {"torch", TORCH_VERSION}}.dump(1) + "\n");
+  return id;
+}
+
+/// Keys that may differ between a checkpoint and the recipe that goes on from it: they do not change what is trained.
+bool harmless(const std::string& key) {
+  static constexpr std::array kPrefixes{"sample", "checkpoint", "metrics", "cache", "run.name", "run.output",
+                                        "memory", "placement", "train.threads", "text_encoder.device",
+                                        "autoencoder.device"};
+  return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
+}
+
+metrics::ConsoleOptions console_options() { return {.terminal = metrics::stderr_is_terminal()}; }
+
+}  // namespace
+
+Run::Run(Assembly& assembly, const Request& request)
+    : assembly_(assembly),
+      request_(request),
+      recipe_(assembly.recipe()),
+      folder_(recipe_.run.output),
+      lock_(folder_),
+      run_id_(run_id_of(folder_)),
+      store_(folder_, run_id_),
+      console_(console_options()),
+      random_(static_cast<uint64_t>(recipe_.run.seed)),
+      samples_(folder_ / "samples"),
+      loss_{recipe_.metrics.smoothing},
+      throughput_(std::chrono::steady_clock::now()) {
+  checkpoint::catch_stop_signals();
+  if (recipe_.train.threads > 0) at::set_num_threads(static_cast<int>(recipe_.train.threads));
+}
+
+void Run::prepare() {
+  prepared_ = train::prepare(assembly_, console_);
+  for (const std::string& note : prepared_.notes) log_info(note);
+  loaded_ = assembly_.load_model(ModelUse::train);
+  objective_ = assembly_.objective();
+  placement_ = assembly_.placement_plan(*loaded_.model, prepared_.batches->micro_batches());
+  const recipe::Optimizer& o = recipe_.optimizer;
+  optimizer_.emplace(loaded_.trained, optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay});
+  if (recipe_.train.ema_decay > 0) ema_.emplace(loaded_.trained, recipe_.train.ema_decay);
+  resume();
+  announce();
+  write_file_atomically(folder_ / "recipe.toml", recipe::to_toml(recipe_));
+  log_.emplace(folder_ / "log.jsonl", steps_done());
+  if (recipe_.metrics.tensorboard) tensorboard_.emplace(folder_ / "tb", steps_done());
+}
+
+void Run::announce() const {
+  int64_t trained = 0;
+  for (const Parameter* parameter : loaded_.trained) trained += parameter->value().numel();
+  log_info(loaded_.model->describe());
+  if (loaded_.adapter)
+    log_info(loaded_.adapter->describe() + " on " + std::to_string(loaded_.adapted.size()) + " layers, " +
+             format_count(trained) + " trained parameters");
+  else
+    log_info("all " + format_count(trained) + " parameters are trained");
+  log_info(std::to_string(prepared_.pictures) + " pictures, batch " + std::to_string(recipe_.train.batch_size) + ", " +
+           std::to_string(recipe_.run.steps) + " steps" +
+           (steps_done() > 0 ? ", going on after step " + std::to_string(steps_done()) : ""));
+}
+
+void Run::resume() {
+  Parts parts{*loaded_.model,  *objective_, loaded_.memory,     placement_,
+              random_,         *prepared_.batches, *optimizer_, ema_ ? &*ema_ : nullptr,
+              optim::LrSchedule{}, recipe_.train.max_grad_norm};
+  const recipe::Optimizer& o = recipe_.optimizer;
+  parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
+  std::vector<std::string> notes;
+  std::optional<checkpoint::Loaded> found;
+  const bool named = request_.resume != "auto" && request_.resume != "never" && request_.resume != "required";
+  if (named)
+    found = checkpoint::load(request_.resume);
+  else if (request_.resume != "never")
+    found = store_.newest(notes);
+  for (const std::string& note : notes) log_warning(note);
+  if (request_.resume == "never" && !store_.steps().empty())
+    throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of an earlier run; --resume never needs a "
+                                                     "folder without (choose another run.output, or --resume auto)");
+  if (request_.resume == "required" && !found)
+    throw Error(ExitCode::not_found, folder_.string() + ": --resume required, but there is no checkpoint");
+  int64_t step = 0;
+  if (found) {
+    const Progress saved = read_progress(*found);
+    compare_recipes(saved);
+    Live parts_now = live();
+    restore(*found, parts_now);
+    at::set_num_threads(saved.threads);
+    loss_ = saved.loss;
+    step = saved.step;
+    last_checkpoint_ = found->folder;
+  }
+  trainer_.emplace(std::move(parts), step);
+  trainer_->verified_sites().name_of = [this](const at::Tensor& leaf) {
+    for (const Parameter* parameter : loaded_.trained)
+      if (parameter->value().is_same(leaf)) return parameter->name();
+    return std::string();
+  };
+}
+
+void Run::compare_recipes(const Progress& saved) const {
+  const fs::path file = folder_ / ".checkpoint-recipe.toml";
+  write_file_atomically(file, saved.recipe);
+  const recipe::Recipe before =
+      recipe::load(file.string(), {}, plugin::schemas(assembly_.loader().found()), {.paths_must_exist = false});
+  fs::remove(file);
+  std::string changed;
+  for (const auto& [key, first, second] : recipe::differences(before, recipe_)) {
+    const bool longer = key == "run.steps" && recipe_.optimizer.schedule == "constant";
+    if (!harmless(key) && !longer) changed += "\n  " + key + ": checkpoint " + first + ", recipe " + second;
+  }
+  if (!changed.empty())
+    throw Error(ExitCode::bad_recipe,
+                "the recipe differs from the one that made the checkpoint in " + folder_.string() + ":" + changed +
+                    "\n  Set these keys back to go on exactly, or choose another run.output to start anew.");
+}
+
+Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }
+
+int64_t Run::steps_done() const { return trainer_->steps_done(); }
+
+bool Run::train() {
+  const recipe::Sample& sample = recipe_.sample;
+  if (steps_done() == 0 && sample.before) draw_samples("before");
+  throughput_ = metrics::Throughput(std::chrono::steady_clock::now());
+  trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
+  console_.clear();
+  if (steps_done() >= recipe_.run.steps) return true;
+  log_info("stopped by signal " + std::to_string(checkpoint::stop_signal()) + " after step " +
+           std::to_string(steps_done()) + "; saved " + save_checkpoint().string());
+  log_info("run the same command again to go on from there");
+  return false;
+}
+
+bool Run::after_step(const StepReport& report) {
+  log_step(report);
+  const int64_t step = report.step;
+  const bool last = step >= recipe_.run.steps;
+  if (checkpoint::stop_signal() != 0 && !last) return false;
+  if (last) return true;
+  if (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0) {
+    save_checkpoint();
+    last_export_ = export_trained(loaded_, export_file(), step);
+  }
+  if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
+  return true;
+}
+
+void Run::log_step(const StepReport& report) {
+  loss_.add(report.loss);
+  throughput_.step_done(std::chrono::steady_clock::now());
+  if (report.step <= 50) first_loss_ = loss_.value();
+  metrics::StepReport shown{report.step, recipe_.run.steps, report.loss, loss_.value(), report.learning_rate};
+  shown.seconds_per_step = throughput_.seconds_per_step();
+  shown.seconds_left = throughput_.seconds_left(recipe_.run.steps - report.step);
+  shown.memory = metrics::memory_use().resident;
+  if (!request_.quiet) console_.step(shown);
+  if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0) {
+    log_->write(report.step, {{"loss", report.loss},
+                              {"loss_smoothed", loss_.value()},
+                              {"lr", report.learning_rate},
+                              {"grad_norm", report.grad_norm},
+                              {"seconds", report.seconds},
+                              {"memory", shown.memory}});
+    if (tensorboard_) {
+      const std::array<std::pair<std::string, double>, 4> scalars{{{"loss/train", report.loss},
+                                                                   {"loss/smoothed", loss_.value()},
+                                                                   {"lr", report.learning_rate},
+                                                                   {"grad_norm", report.grad_norm}}};
+      tensorboard_->write(report.step, scalars);
+    }
+  }
+}
+
+void Run::draw_samples(const std::string& title) {
+  if (prepared_.samples.prompts.empty()) return;
+  console_.clear();
+  if (ema_) ema_->swap();
+  try {
+    const Pictures pictures =
+        draw(loaded_, prepared_.samples, assembly_.devices().front(), [this] { return assembly_.autoencoder(); },
+             [&](int64_t done, int64_t total) {
+               if (!request_.quiet) console_.phase(done, total, "samples " + title);
+             });
+    samples_.save(steps_done(), prepared_.samples, pictures);
+    std::vector<std::pair<std::string, Pictures>> columns;
+    if (Pictures before = samples_.load(0, prepared_.samples); steps_done() > 0 && !before.empty())
+      columns.emplace_back("before", std::move(before));
+    columns.emplace_back(title, pictures);
+    last_grid_ = write_grid(folder_ / "samples" / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".png"),
+                            prepared_.samples, columns);
+  } catch (const Error& error) {
+    // A picture that cannot be drawn is no reason to lose a run.
+    log_warning(std::string("samples at step ") + std::to_string(steps_done()) + ": " + error.what());
+  }
+  if (ema_) ema_->swap();
+}
+
+fs::path Run::save_checkpoint() {
+  Progress progress;
+  progress.step = steps_done();
+  progress.threads = at::get_num_threads();
+  progress.loss = loss_;
+  progress.recipe = recipe::to_toml(recipe_);
+  const std::map<std::string, std::string> fingerprints{{"trainer", TRAINER_VERSION},
+                                                        {"torch", TORCH_VERSION},
+                                                        {"threads", std::to_string(progress.threads)},
+                                                        {"data", prepared_.data_identity},
+                                                        {"model", loaded_.source->identity()}};
+  last_checkpoint_ = store_.save(progress.step, capture(live(), progress), fingerprints);
+  store_.rotate(recipe_.checkpoint.keep);
+  return last_checkpoint_;
+}
+
+fs::path Run::export_file() const {
+  const char* kind = loaded_.adapter ? "lora" : "model";
+  make_folders(folder_ / kind);
+  return folder_ / kind / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".safetensors");
+}
+
+void Run::finish() {
+  save_checkpoint();
+  if (ema_) ema_->swap();
+  last_export_ = export_trained(loaded_, export_file(), steps_done());
+  if (ema_) ema_->swap();
+  if (recipe_.sample.after) draw_samples("after");
+  const metrics::MemoryUse memory = metrics::memory_use();
+  if (request_.json) {
+    std::printf("%s\n", nlohmann::ordered_json{{"steps", steps_done()},
+                                               {"loss", loss_.value()},
+                                               {"lora", last_export_.string()},
+                                               {"samples", last_grid_.string()},
+                                               {"checkpoint", last_checkpoint_.string()},
+                                               {"peak_memory", memory.peak}}
+                            .dump(2)
+                            .c_str());
+    return;
+  }
+  if (first_loss_ > 0) std::printf("loss        %.4f -> %.4f\n", first_loss_, loss_.value());
+  std::printf("%-11s %s\n", loaded_.adapter ? "LoRA" : "model", last_export_.c_str());
+  if (!last_grid_.empty()) std::printf("samples     %s\n", last_grid_.c_str());
+  std::printf("checkpoint  %s\nlog         %s\n", last_checkpoint_.c_str(), (folder_ / "log.jsonl").c_str());
+  if (tensorboard_) std::printf("TensorBoard %s\n", (folder_ / "tb").c_str());
+  std::printf("peak memory %s\n", format_bytes(static_cast<double>(memory.peak)).c_str());
+}
+
+}  // namespace trainer::train

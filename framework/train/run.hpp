@@ -1,0 +1,74 @@
+/// @file One training run: its folder, its live parts, and what happens at steps besides training.
+#pragma once
+
+#include <checkpoint/run_lock.hpp>
+#include <checkpoint/store.hpp>
+#include <metrics/console.hpp>
+#include <metrics/log_file.hpp>
+#include <metrics/meter.hpp>
+#include <metrics/tensorboard.hpp>
+#include <train/assemble.hpp>
+#include <train/cache_phase.hpp>
+#include <train/keyed_random.hpp>
+#include <train/samples.hpp>
+#include <train/train_state.hpp>
+#include <train/trainer.hpp>
+
+#include <memory>
+#include <optional>
+
+namespace trainer::train {
+
+class Run {
+ public:
+  /// Takes the run folder's lock; nothing is loaded yet.
+  Run(Assembly& assembly, const Request& request);
+
+  /// Cache phase, model, optimiser, resume. After it the run stands at `steps_done()`.
+  void prepare();
+  /// Trains to the recipe's last step, with samples and checkpoints on the way. Returns false when a signal stopped it;
+  /// the state is then saved.
+  bool train();
+  /// Samples after training, the final checkpoint and the export; prints where everything is.
+  void finish();
+
+ private:
+  void announce() const;
+  void resume();
+  void compare_recipes(const Progress& saved) const;
+  bool after_step(const StepReport& report);
+  void log_step(const StepReport& report);
+  void draw_samples(const std::string& title);
+  std::filesystem::path save_checkpoint();
+  std::filesystem::path export_file() const;
+  [[nodiscard]] Live live();
+  [[nodiscard]] int64_t steps_done() const;
+
+  Assembly& assembly_;
+  const Request& request_;
+  const recipe::Recipe& recipe_;
+  std::filesystem::path folder_;
+  checkpoint::RunLock lock_;
+  std::string run_id_;
+  checkpoint::Store store_;
+  metrics::Console console_;
+
+  Prepared prepared_;
+  LoadedModel loaded_;
+  std::unique_ptr<Objective> objective_;
+  PlacementPlan placement_;
+  KeyedRandom random_;
+  std::optional<optim::AdamW> optimizer_;
+  std::optional<optim::Ema> ema_;
+  std::optional<Trainer> trainer_;
+  SampleFolder samples_;
+
+  metrics::SmoothedMean loss_;
+  metrics::Throughput throughput_;
+  std::optional<metrics::LogFile> log_;
+  std::optional<metrics::TensorBoardFile> tensorboard_;
+  std::filesystem::path last_grid_, last_checkpoint_, last_export_;
+  double first_loss_ = 0;  ///< smoothed over the first steps, for the summary
+};
+
+}  // namespace trainer::train

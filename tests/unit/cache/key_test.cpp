@@ -1,0 +1,65 @@
+#include <cache/key.hpp>
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace trainer::cache {
+namespace {
+
+EncoderIdentity identity() { return {"mistral", "0.1.0", "weights", "tokenizer", "options", "bf16"}; }
+
+TEST(Key, EveryInputCounts) {
+  std::set<std::string> keys = {text_key(identity(), "a fox"), latents_key(identity(), "0123", {64, 64})};
+  const auto both = [&](const EncoderIdentity& changed) {
+    EXPECT_TRUE(keys.insert(text_key(changed, "a fox")).second);
+    EXPECT_TRUE(keys.insert(latents_key(changed, "0123", {64, 64})).second);
+  };
+  for (std::string EncoderIdentity::*field :
+       {&EncoderIdentity::name, &EncoderIdentity::component, &EncoderIdentity::weights, &EncoderIdentity::tokenizer,
+        &EncoderIdentity::options, &EncoderIdentity::dtype}) {
+    EncoderIdentity changed = identity();
+    changed.*field += "2";
+    both(changed);
+  }
+  // What stands in one field cannot pass for what stands in the next.
+  EncoderIdentity moved = identity();
+  moved.weights = "weightstokenizer";
+  moved.tokenizer = "";
+  both(moved);
+  EXPECT_TRUE(keys.insert(text_key(identity(), "a fox ")).second);
+  EXPECT_TRUE(keys.insert(text_key(identity(), "")).second);
+  EXPECT_TRUE(keys.insert(latents_key(identity(), "0124", {64, 64})).second);
+  EXPECT_TRUE(keys.insert(latents_key(identity(), "0123", {64, 80})).second);
+  EXPECT_TRUE(keys.insert(latents_key(identity(), "0123", {80, 64})).second);
+  EXPECT_EQ(text_key(identity(), "a fox"), text_key(identity(), "a fox"));
+  EXPECT_EQ(keys.size(), 2U + 12 + 2 + 5);
+}
+
+TEST(Key, StaysTheSameFromReleaseToRelease) {
+  // A change here makes every user's cache useless: only on purpose.
+  EXPECT_EQ(text_key(identity(), "a fox"), "1327ef313e3b0ca9ed22122e91e74737");
+  EXPECT_EQ(latents_key(identity(), "0123", {64, 48}), "60f1ef2bc1533af874f90853f94251a3");
+}
+
+Options options(Table values) { return {"text_encoder", std::move(values)}; }
+
+TEST(OptionsIdentity, DependsOnNamesTypesAndValues) {
+  const auto list = [](std::vector<int64_t> items) {
+    Array array;
+    for (const int64_t item : items) array.push_back({item});
+    return Value{array};
+  };
+  std::set<std::string> identities;
+  for (const Table& table :
+       {Table{}, Table{{"a", {}}}, Table{{"a", {int64_t{1}}}}, Table{{"a", {1.0}}}, Table{{"a", {true}}},
+        Table{{"a", {std::string("1")}}}, Table{{"b", {int64_t{1}}}}, Table{{"a", list({10, 20})}},
+        Table{{"a", list({20, 10})}}, Table{{"a", list({10, 20, 30})}}, Table{{"a", {Table{{"b", {int64_t{1}}}}}}},
+        Table{{"a", {int64_t{1}}}, {"b", {int64_t{1}}}}}) {
+    EXPECT_TRUE(identities.insert(options_identity(options(table))).second) << identities.size();
+  }
+  EXPECT_EQ(options_identity(options({{"a", list({10, 20})}})), options_identity(options({{"a", list({10, 20})}})));
+}
+
+}  // namespace
+}  // namespace trainer::cache

@@ -1,0 +1,73 @@
+#include <metrics/log_file.hpp>
+
+#include <gtest/gtest.h>
+#include <base/files.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <cmath>
+
+namespace trainer::metrics {
+namespace {
+
+class LogFileTest : public testing::Test {
+ protected:
+  LogFileTest() { std::filesystem::remove(file_); }
+  ~LogFileTest() override { std::filesystem::remove(file_); }
+  std::string content() const { return read_file(file_, 1 << 20, "log"); }
+  std::filesystem::path file_ =
+      std::filesystem::temp_directory_path() /
+      ("log-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".jsonl");
+};
+
+TEST_F(LogFileTest, OneObjectALineInTheGivenOrder) {
+  LogFile log(file_, 0);
+  log.write(1,
+            {{"loss", 0.1}, {"lr", 1e-4}, {"event", std::string("a \"b\"\n")}, {"count", int64_t{7}}, {"last", false}});
+  EXPECT_EQ(content(),
+            "{\"step\":1,\"loss\":0.1,\"lr\":0.0001,\"event\":\"a \\\"b\\\"\\n\",\"count\":7,\"last\":false}\n");
+  log.write(2, {{"loss", std::nan("")}, {"norm", INFINITY}});
+  EXPECT_TRUE(content().ends_with("}\n{\"step\":2,\"loss\":null,\"norm\":null}\n"));
+}
+
+TEST_F(LogFileTest, EachLineIsThereAtOnce) {
+  LogFile log(file_, 0);
+  for (int step = 1; step < 4; ++step) {
+    log.write(step, {});
+    EXPECT_TRUE(content().ends_with("{\"step\":" + std::to_string(step) + "}\n"));
+  }
+}
+
+TEST_F(LogFileTest, AResumeCutsWhatCameAfterItsCheckpoint) {
+  write_file_atomically(
+      file_, "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2}\n{\"event\":\"saved\"}\n{\"step\":3}\n{\"st");
+  {
+    LogFile log(file_, 2);
+    log.write(3, {{"again", true}});
+  }
+  EXPECT_EQ(content(),
+            "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2}\n{\"event\":\"saved\"}\n{\"step\":3,\"again\":true}\n");
+  { LogFile log(file_, 100); }  // nothing lies after it
+  EXPECT_TRUE(content().ends_with("true}\n"));
+  { LogFile log(file_, 0); }
+  EXPECT_EQ(content(), "{\"event\":\"start\"}\n");
+}
+
+TEST_F(LogFileTest, KeepsLinesItCannotRead) {
+  EXPECT_EQ(kept_bytes("{\"step\":1}\nnoise\n{\"step\":2}\n", 1), 17U);
+  EXPECT_EQ(kept_bytes("{\"step\":1", 5), 0U);
+  EXPECT_EQ(kept_bytes("[1]\n{\"step\":\"9\"}\n", 1), 17U);
+  EXPECT_EQ(kept_bytes("", 1), 0U);
+}
+
+TEST(LogFile, AFolderThatIsNotThereIsAnError) {
+  try {
+    LogFile log("/nowhere/log.jsonl", 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::io);
+    EXPECT_STREQ(error.what(), "cannot open /nowhere/log.jsonl: No such file or directory");
+  }
+}
+
+}  // namespace
+}  // namespace trainer::metrics

@@ -1,0 +1,65 @@
+#include <metrics/meter.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace trainer::metrics {
+namespace {
+
+TEST(SmoothedMean, FirstValueCountsFullyThenThePastFades) {
+  SmoothedMean mean{0.5};
+  EXPECT_TRUE(std::isnan(mean.value()));
+  mean.add(4);
+  EXPECT_DOUBLE_EQ(mean.value(), 4);
+  mean.add(1);
+  EXPECT_DOUBLE_EQ(mean.value(), (0.5 * 2 + 0.5 * 1) / 0.75);
+  mean.add(std::nan(""));
+  mean.add(std::numeric_limits<double>::infinity());
+  EXPECT_DOUBLE_EQ(mean.value(), 2);
+}
+
+TEST(SmoothedMean, GoesOnFromItsNumbers) {
+  SmoothedMean whole, first;
+  for (int i = 0; i < 50; ++i) whole.add(i * i), i < 20 ? first.add(i * i) : void();
+  SmoothedMean resumed{first.smoothing, first.sum, first.weight};
+  for (int i = 20; i < 50; ++i) resumed.add(i * i);
+  EXPECT_EQ(resumed.value(), whole.value());
+}
+
+TEST(Throughput, SmoothsSecondsAndForecasts) {
+  const Throughput::Clock::time_point start{};
+  Throughput throughput(start);
+  EXPECT_TRUE(std::isnan(throughput.seconds_per_step()));
+  throughput.step_done(start + std::chrono::seconds(4));
+  EXPECT_DOUBLE_EQ(throughput.seconds_per_step(), 4);
+  throughput.step_done(start + std::chrono::seconds(5));
+  EXPECT_DOUBLE_EQ(throughput.last_seconds(), 1);
+  EXPECT_DOUBLE_EQ(throughput.seconds_per_step(), (0.9 * 0.1 * 4 + 0.1 * 1) / 0.19);
+  EXPECT_DOUBLE_EQ(throughput.seconds_left(10), 10 * throughput.seconds_per_step());
+}
+
+TEST(MemoryUse, ReadsTheStatusOfAProcess) {
+  const MemoryUse use =
+      parse_memory_use("Name:\tx\nVmPeak:\t  99 kB\nVmHWM:\t  2048 kB\nVmRSS:\t    1000 kB\nThreads:\t1\n");
+  EXPECT_EQ(use.resident, 1024000);
+  EXPECT_EQ(use.peak, 2097152);
+  EXPECT_EQ(parse_memory_use("").resident, 0);
+  EXPECT_EQ(parse_memory_use("VmRSS:").resident, 0);
+}
+
+TEST(MemoryUse, OfThisProcess) {
+  const MemoryUse before = memory_use();
+  EXPECT_GT(before.resident, 1'000'000);
+  {
+    const std::vector<char> block(64'000'000, 'x');
+    EXPECT_EQ(block[63'999'999], 'x');
+  }
+  const MemoryUse after = memory_use();
+  EXPECT_GE(after.peak - before.resident, 60'000'000);
+}
+
+}  // namespace
+}  // namespace trainer::metrics
