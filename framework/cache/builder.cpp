@@ -1,7 +1,7 @@
 #include <cache/builder.hpp>
 
-#include <base/hash.hpp>
 #include <c10/core/GradMode.h>
+#include <base/hash.hpp>
 #include <cache/pixels.hpp>
 #include <data/image.hpp>
 #include <plugin/guard.hpp>
@@ -87,8 +87,8 @@ class Builder {
       const std::vector<NamedTensors> encoded =
           plugin::guard(encoders_.text_encoder.name, "encode", [&] { return encoder->encode(part); });
       if (encoded.size() != part.size()) {
-        throw PluginError(encoders_.text_encoder.name, "encode", std::to_string(encoded.size()) + " results for " +
-                                                                     std::to_string(part.size()) + " captions");
+        throw PluginError(encoders_.text_encoder.name, "encode",
+                          std::to_string(encoded.size()) + " results for " + std::to_string(part.size()) + " captions");
       }
       for (std::size_t i = 0; i < part.size(); ++i) {
         store_.save(kText, keys[begin + i], encoded[i], caption_text(part[i]));
@@ -112,7 +112,8 @@ class Builder {
       }
     }
     if (bad_images_.empty()) return;
-    std::string text = std::to_string(bad_images_.size()) + (bad_images_.size() == 1 ? " file" : " files") + " cannot be used:";
+    std::string text =
+        std::to_string(bad_images_.size()) + (bad_images_.size() == 1 ? " file" : " files") + " cannot be used:";
     std::sort(bad_images_.begin(), bad_images_.end());
     for (const std::string& bad : bad_images_) text += "\n  " + bad;
     throw Error(ExitCode::bad_input, text + "\nMend or remove what is named here; the others are cached.", "DATASET");
@@ -134,8 +135,8 @@ class Builder {
     const at::Tensor latents =
         plugin::guard(encoders_.autoencoder.name, "encode", [&] { return autoencoder.encode(pixels); });
     if (latents.dim() != 5 || latents.size(0) != pixels.size(0)) {
-      throw PluginError(encoders_.autoencoder.name, "encode", "latents of shape " + shape_text(latents) +
-                                                                  " for pixels of shape " + shape_text(pixels));
+      throw PluginError(encoders_.autoencoder.name, "encode",
+                        "latents of shape " + shape_text(latents) + " for pixels of shape " + shape_text(pixels));
     }
     for (std::size_t i = 0; i < good.size(); ++i) {
       const data::Sample& sample = *good[i].sample;

@@ -34,7 +34,7 @@ struct BuildOptions {
 
 /// Where a sample's tensors are.
 struct Entry {
-  std::string file;  ///< of the picture, for messages
+  std::string file;           ///< of the picture, for messages
   std::string latents, text;  ///< keys
 };
 

@@ -12,7 +12,8 @@ namespace {
 at::Tensor stacked(const std::vector<at::Tensor>& rows, const std::string& what, at::Device device) {
   for (const at::Tensor& row : rows) {
     if (row.sizes() == rows[0].sizes() && row.scalar_type() == rows[0].scalar_type()) continue;
-    throw Error(ExitCode::bad_input, "cached " + what + " of one micro-batch differ in shape or dtype: set micro_batch_size = 1");
+    throw Error(ExitCode::bad_input,
+                "cached " + what + " of one micro-batch differ in shape or dtype: set micro_batch_size = 1");
   }
   return at::stack(rows).to(device);
 }
@@ -47,7 +48,8 @@ Batch CachedBatches::batch(int64_t step, int64_t micro) {
   }
   batch.latents = stacked(latents, "latents", device_);
   for (const auto& [name, rows] : conditioning) {
-    if (rows.size() != latents.size()) throw Error(ExitCode::bad_input, "cached conditioning \"" + name + "\" is missing for a caption");
+    if (rows.size() != latents.size())
+      throw Error(ExitCode::bad_input, "cached conditioning \"" + name + "\" is missing for a caption");
     batch.conditioning[name] = stacked(rows, "conditioning \"" + name + "\"", device_);
   }
   return batch;

@@ -13,8 +13,8 @@ constexpr int64_t kImageCode = 1;
 constexpr int64_t kLayout = 1;
 
 void add(FieldHash& hash, const EncoderIdentity& encoder) {
-  for (const std::string* field : {&encoder.name, &encoder.component, &encoder.weights, &encoder.tokenizer,
-                                   &encoder.options, &encoder.dtype}) {
+  for (const std::string* field :
+       {&encoder.name, &encoder.component, &encoder.weights, &encoder.tokenizer, &encoder.options, &encoder.dtype}) {
     hash.add(*field);
   }
 }

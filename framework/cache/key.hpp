@@ -1,5 +1,5 @@
-/// @file Cache keys: hashes of everything that decides what an encoder makes of an input, so that a changed input misses
-/// and nothing is ever taken for something else. Free of LibTorch.
+/// @file Cache keys: hashes of everything that decides what an encoder makes of an input, so that a changed input
+/// misses and nothing is ever taken for something else. Free of LibTorch.
 #pragma once
 
 #include <data/buckets.hpp>

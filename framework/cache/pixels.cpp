@@ -17,7 +17,8 @@ at::Tensor to_pixels(std::span<const data::Image> images) {
   at::Tensor pixels = at::empty({static_cast<int64_t>(images.size()), 3, 1, height, width}, at::kFloat);
   float* out = pixels.mutable_data_ptr<float>();
   for (const data::Image& image : images) {
-    if (image.width != width || image.height != height) throw Error(ExitCode::failed, "pictures of two sizes in one batch");
+    if (image.width != width || image.height != height)
+      throw Error(ExitCode::failed, "pictures of two sizes in one batch");
     for (int64_t channel = 0; channel < 3; ++channel) {
       for (int64_t i = 0; i < plane; ++i) *out++ = values[image.rgb[static_cast<std::size_t>(3 * i + channel)]];
     }

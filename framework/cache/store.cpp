@@ -37,7 +37,8 @@ std::string metadata_of(const weights::TensorFile& file, const std::string& name
 weights::TensorFile open_entry(const std::filesystem::path& path, std::string_view kind, const std::string& key) {
   weights::TensorFile file(path, {.mode = weights::ReadMode::copy});
   if (metadata_of(file, "format") != kFormat) throw damaged(path, "is no cache entry of this version");
-  if (metadata_of(file, "kind") != kind || metadata_of(file, "key") != key) throw damaged(path, "is an entry of another key");
+  if (metadata_of(file, "kind") != kind || metadata_of(file, "key") != key)
+    throw damaged(path, "is an entry of another key");
   if (file.header().entries.empty()) throw damaged(path, "holds no tensor");
   return file;
 }
@@ -46,9 +47,11 @@ NamedTensors read_entry(const weights::TensorFile& file) {
   NamedTensors tensors;
   for (const std::string& name : file.names()) {
     tensors[name] = file.read(name);
-    if (!weights::all_finite(tensors[name])) throw damaged(file.path(), "tensor \"" + name + "\" holds NaN or infinity");
+    if (!weights::all_finite(tensors[name]))
+      throw damaged(file.path(), "tensor \"" + name + "\" holds NaN or infinity");
   }
-  if (checksum(tensors) != metadata_of(file, "checksum")) throw damaged(file.path(), "the checksum does not fit the data");
+  if (checksum(tensors) != metadata_of(file, "checksum"))
+    throw damaged(file.path(), "the checksum does not fit the data");
   return tensors;
 }
 
@@ -75,7 +78,8 @@ NamedTensors Store::load(std::string_view kind, const std::string& key) const {
     return read_entry(open_entry(file(kind, key), kind, key));
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::bad_input) throw;
-    throw Error(ExitCode::bad_input, std::string(error.what()) + "; remove the file, it is then made again", error.code());
+    throw Error(ExitCode::bad_input, std::string(error.what()) + "; remove the file, it is then made again",
+                error.code());
   }
 }
 
@@ -91,7 +95,10 @@ void Store::save(std::string_view kind, const std::string& key, const NamedTenso
   const std::filesystem::path path = file(kind, key);
   make_folders(path.parent_path());
   weights::write_safetensors(path, {plain.begin(), plain.end()},
-                             {{"format", kFormat}, {"kind", std::string(kind)}, {"key", key}, {"about", about},
+                             {{"format", kFormat},
+                              {"kind", std::string(kind)},
+                              {"key", key},
+                              {"about", about},
                               {"checksum", checksum(plain)}});
 }
 

@@ -45,7 +45,8 @@ BucketGrid::BucketGrid(const BucketOptions& options) {
 Bucket BucketGrid::assign(int64_t width, int64_t height) const {
   // Compared as the ratio of the aspects, by cross multiplication: exact, whatever the C library's logarithm does.
   const auto distance = [&](const Bucket& bucket) {
-    const double first = static_cast<double>(width * bucket.height), second = static_cast<double>(height * bucket.width);
+    const double first = static_cast<double>(width * bucket.height),
+                 second = static_cast<double>(height * bucket.width);
     return std::max(first, second) / std::min(first, second);
   };
   Bucket best = buckets_.front();

@@ -43,7 +43,8 @@ std::string clean_caption(std::string_view bytes) {
     if (const int control = control_at(bytes, i); control >= 0) {
       std::array<char, 16> name;
       std::snprintf(name.data(), name.size(), "U+%04X", static_cast<unsigned>(control));
-      throw refused("has the control character " + std::string(name.data()) + " at byte " + std::to_string(i + skipped));
+      throw refused("has the control character " + std::string(name.data()) + " at byte " +
+                    std::to_string(i + skipped));
     }
     text += bytes[i];
   }

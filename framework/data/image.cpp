@@ -1,7 +1,7 @@
 #include <data/image.hpp>
 
-#include <base/files.hpp>
 #include <data/images_api.h>
+#include <base/files.hpp>
 #include <plugin/library.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -89,14 +89,14 @@ ImageHeader read_image_header(std::string_view bytes) {
   TrainerImageHeader header{};
   Message message{};
   require(module().header(bytes.data(), bytes.size(), &kLimits, &header, message.data()), message);
-  return {header.format, header.width, header.height, header.bands, header.bits, header.has_alpha != 0,
-          header.orientation};
+  return {header.format, header.width,          header.height,     header.bands,
+          header.bits,   header.has_alpha != 0, header.orientation};
 }
 
 Image decode_image(std::string_view bytes, int64_t width, int64_t height) {
   if (width <= 0 || height <= 0 || width > kMaxImageSide || height > kMaxImageSide) {
-    throw Error(ExitCode::failed, "an image of " + std::to_string(width) + " x " + std::to_string(height) +
-                                      " pixels was asked for");
+    throw Error(ExitCode::failed,
+                "an image of " + std::to_string(width) + " x " + std::to_string(height) + " pixels was asked for");
   }
   Image image{width, height, std::vector<uint8_t>(static_cast<std::size_t>(3 * width * height))};
   Message message{};

@@ -18,11 +18,11 @@
 namespace trainer::data {
 
 struct ImageHeader {
-  std::string format;              ///< "jpeg", "png", "webp", "heif" (avif and heic) or "tiff"
-  int64_t width = 0, height = 0;   ///< as shown, after the EXIF orientation
-  int bands = 0, bits = 0;         ///< as decoded: palettes count as colours
+  std::string format;             ///< "jpeg", "png", "webp", "heif" (avif and heic) or "tiff"
+  int64_t width = 0, height = 0;  ///< as shown, after the EXIF orientation
+  int bands = 0, bits = 0;        ///< as decoded: palettes count as colours
   bool alpha = false;
-  int orientation = 1;             ///< EXIF 1..8
+  int orientation = 1;  ///< EXIF 1..8
 };
 
 /// 8-bit sRGB, rows from the top: pixel (x, y) is rgb[3 * (y * width + x)] to +2.

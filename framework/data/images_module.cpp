@@ -65,8 +65,8 @@ std::string format_of(const void* bytes, size_t size) {
   const char* loader = vips_foreign_find_load_buffer(bytes, size);
   vips_error_clear();
   const std::string_view name = loader == nullptr ? "" : loader;
-  for (const auto& [part, format] : {std::pair{"Jpeg", "jpeg"}, {"Png", "png"}, {"Webp", "webp"}, {"Heif", "heif"},
-                                     {"Tiff", "tiff"}}) {
+  for (const auto& [part, format] :
+       {std::pair{"Jpeg", "jpeg"}, {"Png", "png"}, {"Webp", "webp"}, {"Heif", "heif"}, {"Tiff", "tiff"}}) {
     if (name.find(part) != std::string_view::npos) return format;
   }
   throw Refused("no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
@@ -189,8 +189,9 @@ Picture covered(Picture image, int64_t width, int64_t height) {
   };
   VipsImage* resized = nullptr;
   // gap 0: Lanczos over every pixel, without the box filter that libvips puts before a large reduction.
-  int result = vips_resize(image.get(), &resized, side(from_width, width) / from_width, "vscale",
-                           side(from_height, height) / from_height, "kernel", VIPS_KERNEL_LANCZOS3, "gap", 0.0, nullptr);
+  int result =
+      vips_resize(image.get(), &resized, side(from_width, width) / from_width, "vscale",
+                  side(from_height, height) / from_height, "kernel", VIPS_KERNEL_LANCZOS3, "gap", 0.0, nullptr);
   image = taken(result, resized, "cannot be resized");
   const int excess_x = vips_image_get_width(image.get()) - static_cast<int>(width);
   const int excess_y = vips_image_get_height(image.get()) - static_cast<int>(height);

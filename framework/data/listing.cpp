@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 8> kRead = {".jpg", ".jpeg", ".png", ".webp", ".avif", ".heic", ".tif", ".tiff"};
-constexpr std::array<std::string_view, 10> kOtherPictures = {".gif", ".bmp", ".jxl", ".svg", ".psd",
-                                                            ".heif", ".jp2", ".exr", ".dng", ".apng"};
+constexpr std::array<std::string_view, 10> kOtherPictures = {".gif",  ".bmp", ".jxl", ".svg", ".psd",
+                                                             ".heif", ".jp2", ".exr", ".dng", ".apng"};
 constexpr std::array<std::string_view, 4> kSkippedFolders = {"__MACOSX", "_latent_cache", "_t_e_cache", "_controls"};
 
 std::string lower(std::string text) {
@@ -62,10 +62,13 @@ class Lister {
       from_folder();
     if (pictures_ == 0) {
       const bool hint = !metadata && !source_.recursive && has_subfolders_;
-      problem_of_source("no picture (" + std::string(metadata ? metadata->string() + " names none" : "jpg, jpeg, png, webp, avif, heic, tif, tiff") +
-                        ")" + (hint ? "; it has folders below it: set recursive = true to read them" : ""));
+      problem_of_source(
+          "no picture (" +
+          std::string(metadata ? metadata->string() + " names none" : "jpg, jpeg, png, webp, avif, heic, tif, tiff") +
+          ")" + (hint ? "; it has folders below it: set recursive = true to read them" : ""));
     } else if (missing_.size() == pictures_) {
-      problem_of_source("none of its " + std::to_string(pictures_) + " pictures has a caption (" + wanted(metadata) + ")");
+      problem_of_source("none of its " + std::to_string(pictures_) + " pictures has a caption (" + wanted(metadata) +
+                        ")");
     } else {
       for (const auto& [file, reason] : missing_) problem(file, reason);
     }
@@ -75,7 +78,9 @@ class Lister {
 
  private:
   void problem(const fs::path& file, const std::string& reason) { problems_.files.push_back({file.string(), reason}); }
-  void problem_of_source(const std::string& text) { problems_.sources.push_back("data folder " + source_.folder + ": " + text); }
+  void problem_of_source(const std::string& text) {
+    problems_.sources.push_back("data folder " + source_.folder + ": " + text);
+  }
 
   std::string wanted(const std::optional<fs::path>& metadata) const {
     if (metadata) return metadata->string() + " has no caption, prompt or text";
@@ -112,10 +117,12 @@ class Lister {
     std::vector<fs::path> files;
     walk(source_.folder, files, 0);
     std::map<std::string, fs::path> names;
-    std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return a.generic_string() < b.generic_string(); });
+    std::sort(files.begin(), files.end(),
+              [](const fs::path& a, const fs::path& b) { return a.generic_string() < b.generic_string(); });
     for (const fs::path& file : files) {
       const auto [same, fresh] = names.try_emplace(lower(file.parent_path() / file.stem()), file);
-      if (!fresh) notes_.push_back(same->second.string() + " and " + file.string() + " differ in case or extension only");
+      if (!fresh)
+        notes_.push_back(same->second.string() + " and " + file.string() + " differ in case or extension only");
       add_with_sidecar(file);
     }
   }
@@ -154,7 +161,8 @@ class Lister {
       std::error_code error;
       if (!fs::exists(fs::symlink_status(sidecar, error))) continue;
       if (!inside(sidecar, root_)) {
-        return ++pictures_, problem(file, "caption " + sidecar.string() + " is a link to nothing or out of the data folder");
+        return ++pictures_,
+               problem(file, "caption " + sidecar.string() + " is a link to nothing or out of the data folder");
       }
       try {
         return add(file, read_file(sidecar, kMaxCaptionBytes + 3, "caption"), sidecar.filename().string(), "");

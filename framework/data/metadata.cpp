@@ -58,7 +58,8 @@ void read_object(std::string_view line, MetadataRow& row) {
     return object.end();
   };
   const auto image = first_of(kImageColumns);
-  if (image == object.end()) throw Error(ExitCode::bad_input, "names no picture (key \"image\", \"file_name\", \"image_path\" or \"path\")");
+  if (image == object.end())
+    throw Error(ExitCode::bad_input, "names no picture (key \"image\", \"file_name\", \"image_path\" or \"path\")");
   if (!image->is_string()) throw Error(ExitCode::bad_input, "\"" + image.key() + "\" is not a string");
   row.image = image->get<std::string>();
   const auto caption = first_of(kCaptionColumns);
@@ -143,8 +144,10 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
   const std::vector<std::string> columns = reader.next();
   const std::size_t image = column(columns, kImageColumns), caption = column(columns, kCaptionColumns);
   if (image == std::string::npos) {
-    throw Error(ExitCode::bad_input, "no column for the pictures: the first line must name one of image, file_name, "
-                                     "image_path, path; it has " + joined(columns));
+    throw Error(ExitCode::bad_input,
+                "no column for the pictures: the first line must name one of image, file_name, "
+                "image_path, path; it has " +
+                    joined(columns));
   }
   std::vector<MetadataRow> rows;
   while (!reader.done()) {
@@ -152,7 +155,8 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
     std::vector<std::string> fields = reader.next();
     if (fields.size() == 1 && fields[0].empty()) continue;
     if (fields.size() != columns.size()) {
-      row.problem = "has " + std::to_string(fields.size()) + " fields, the first line has " + std::to_string(columns.size());
+      row.problem =
+          "has " + std::to_string(fields.size()) + " fields, the first line has " + std::to_string(columns.size());
     } else {
       row.image = std::move(fields[image]);
       if (caption != std::string::npos) row.caption = std::move(fields[caption]);

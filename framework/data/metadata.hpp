@@ -1,6 +1,6 @@
 /// @file Metadata files: a .jsonl (one object a line) or .csv (RFC 4180, with a header line) that names pictures and
-/// captions. Columns as the peers write them: image, file_name, image_path or path; caption, prompt or text; the first of
-/// a list that is present counts, others are ignored.
+/// captions. Columns as the peers write them: image, file_name, image_path or path; caption, prompt or text; the first
+/// of a list that is present counts, others are ignored.
 #pragma once
 
 #include <cstddef>

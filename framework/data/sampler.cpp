@@ -16,8 +16,8 @@ constexpr uint64_t kCycleMark = ~uint64_t{0};
 
 void check(const SamplerOptions& options) {
   const auto refuse = [](const char* smaller, int64_t a, const char* larger, int64_t b) {
-    throw Error(ExitCode::bad_recipe, "train: " + std::string(smaller) + " (" + std::to_string(a) +
-                                          ") must divide " + larger + " (" + std::to_string(b) + ")");
+    throw Error(ExitCode::bad_recipe, "train: " + std::string(smaller) + " (" + std::to_string(a) + ") must divide " +
+                                          larger + " (" + std::to_string(b) + ")");
   };
   const auto [batch, micro, group] = std::tuple(options.batch_size, options.micro_batch_size, options.group_size);
   if (batch < 1) throw Error(ExitCode::bad_recipe, "train: batch_size must be at least 1");
@@ -44,10 +44,11 @@ Sampler::Sampler(std::span<const SamplerItem> items, const SamplerOptions& optio
 }
 
 std::vector<Draw> Sampler::batch(uint64_t step, int64_t micro) const {
-  if (micro < 0 || micro >= micros()) throw Error(ExitCode::failed, "micro-batch " + std::to_string(micro) + " of a step");
+  if (micro < 0 || micro >= micros())
+    throw Error(ExitCode::failed, "micro-batch " + std::to_string(micro) + " of a step");
   const auto group_size = static_cast<uint64_t>(options_.group_size);
-  const uint64_t first = step * static_cast<uint64_t>(options_.batch_size) +
-                         static_cast<uint64_t>(micro * options_.micro_batch_size);
+  const uint64_t first =
+      step * static_cast<uint64_t>(options_.batch_size) + static_cast<uint64_t>(micro * options_.micro_batch_size);
   const uint64_t group = first / group_size, cycle_number = group / epoch_size_;
   const Service service = cycle(cycle_number)[group % epoch_size_];
   const uint64_t turns = cycle_number * streams_[service.stream].instances.size() + service.turn;

@@ -3,10 +3,10 @@
 /// Samples of a step share a bucket in groups of `group_size` (by default the whole step), because only equal sizes can
 /// be stacked. Each bucket has an endless stream: its samples, each `repeats` times, in a keyed permutation, then in
 /// another one, and so on; a group takes the next `group_size` of it and may run over the end of a permutation into
-/// the next (this is how what does not fill a group is carried on, nothing is dropped or padded). Which bucket is served
-/// when: in a cycle of N groups (N = samples times repeats) a bucket with n of them is served n times, once in each
-/// n-th of the cycle at a keyed place. So in every cycle every sample is drawn exactly group_size * repeats times, large
-/// and small buckets alike, and with one bucket the order is simply one permutation after another.
+/// the next (this is how what does not fill a group is carried on, nothing is dropped or padded). Which bucket is
+/// served when: in a cycle of N groups (N = samples times repeats) a bucket with n of them is served n times, once in
+/// each n-th of the cycle at a keyed place. So in every cycle every sample is drawn exactly group_size * repeats times,
+/// large and small buckets alike, and with one bucket the order is simply one permutation after another.
 ///
 /// What a step draws, and the keys, depend on batch_size and group_size, not on micro_batch_size.
 #pragma once

@@ -44,7 +44,8 @@ class Scan {
     if (!problems_.empty()) verify_the_rest();
     if (!problems_.empty()) report();
     add_notes();
-    if (dataset_.samples.empty()) throw Error(ExitCode::bad_input, "no picture is left to train on:\n" + notes(), "DATASET");
+    if (dataset_.samples.empty())
+      throw Error(ExitCode::bad_input, "no picture is left to train on:\n" + notes(), "DATASET");
     return std::move(dataset_);
   }
 

@@ -1,9 +1,10 @@
 /// @file From the [[data]] sections of a recipe to the list of samples: files found, captions read, headers checked.
 ///
 /// Everything that is wrong is collected first and reported at once, by file and reason; nothing is skipped silently.
-/// Layouts read: pictures with caption files beside them ("fox.png", "fox.txt"), or a metadata file (<data/metadata.hpp>).
-/// Not data, as the peers have it: names that begin with a dot, the folders __MACOSX, _latent_cache, _t_e_cache and
-/// _controls, and *-masklabel.png and *-condlabel.png. Links that lead out of the folder are refused.
+/// Layouts read: pictures with caption files beside them ("fox.png", "fox.txt"), or a metadata file
+/// (<data/metadata.hpp>). Not data, as the peers have it: names that begin with a dot, the folders __MACOSX,
+/// _latent_cache, _t_e_cache and _controls, and *-masklabel.png and *-condlabel.png. Links that lead out of the folder
+/// are refused.
 #pragma once
 
 #include <data/buckets.hpp>
@@ -21,12 +22,12 @@ namespace trainer::data {
 /// A picture with its caption; `file` has passed the checks of its header, its pixels were not decoded yet.
 struct Sample {
   std::filesystem::path file;
-  std::string caption;       ///< clean, with the trigger; may be empty
-  std::string content;       ///< XXH3-128 of the file's bytes
+  std::string caption;            ///< clean, with the trigger; may be empty
+  std::string content;            ///< XXH3-128 of the file's bytes
   int64_t width = 0, height = 0;  ///< as shown
-  Bucket bucket;             ///< the size it is trained at
+  Bucket bucket;                  ///< the size it is trained at
   int64_t repeats = 1;
-  std::size_t source = 0;    ///< index of its [[data]] section
+  std::size_t source = 0;  ///< index of its [[data]] section
 };
 
 struct Dataset {
@@ -35,7 +36,7 @@ struct Dataset {
 };
 
 struct ScanOptions {
-  int64_t multiple = 16;  ///< sides of buckets are multiples of this, e.g. Autoencoder::spatial_factor
+  int64_t multiple = 16;       ///< sides of buckets are multiples of this, e.g. Autoencoder::spatial_factor
   bool verify_pixels = false;  ///< decode every picture; done anyway for the rest once one file is bad
   std::function<void(std::size_t done, std::size_t total)> progress;  ///< after each file; may be empty
 };

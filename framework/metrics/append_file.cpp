@@ -21,7 +21,8 @@ Error io_error(const std::string& doing, const std::filesystem::path& file) {
 
 AppendFile::AppendFile(std::filesystem::path file, Mode mode)
     : path_(std::move(file)),
-      fd_(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | (mode == Mode::create_new ? O_EXCL : 0), 0666)) {
+      fd_(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | (mode == Mode::create_new ? O_EXCL : 0),
+                 0666)) {
   if (fd_ < 0) throw io_error("open", path_);
 }
 

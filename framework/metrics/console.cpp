@@ -38,14 +38,16 @@ std::string bar(int64_t done, int64_t total, int columns) {
 int percent(int64_t done, int64_t total) { return total > 0 ? static_cast<int>(100 * done / total) : 100; }
 
 /// `head` and as many fields as fit, and a bar behind the head where there is room left.
-std::string fitted(const std::string& head, std::span<const std::string> fields, int64_t done, int64_t total, int width) {
+std::string fitted(const std::string& head, std::span<const std::string> fields, int64_t done, int64_t total,
+                   int width) {
   std::string text;
   for (const std::string& field : fields) {
     if (static_cast<int>(head.size() + text.size() + field.size()) + 2 > width) break;
     text += "  " + field;
   }
   const int room = width - static_cast<int>(head.size() + text.size()) - 3;  // space and brackets
-  if (width == kUnlimited || room < kMinBarColumns) return (head + text).substr(0, static_cast<std::size_t>(std::max(width, 0)));
+  if (width == kUnlimited || room < kMinBarColumns)
+    return (head + text).substr(0, static_cast<std::size_t>(std::max(width, 0)));
   return head + " " + bar(done, total, std::min(room, kBarColumns)) + text;
 }
 
@@ -75,7 +77,8 @@ std::string step_line(const StepReport& report, int width) {
   const std::string head = "step " + right_aligned(report.step, report.total) + "/" + std::to_string(report.total) +
                            formatted(" %3d%%", percent(report.step, report.total));
   std::vector<std::string> fields = {"loss " + number(report.loss), "smooth " + number(report.smoothed),
-                                     "lr " + formatted("%.2e", report.lr), formatted("%.3f s/step", report.seconds_per_step)};
+                                     "lr " + formatted("%.2e", report.lr),
+                                     formatted("%.3f s/step", report.seconds_per_step)};
   if (std::isfinite(report.seconds_left)) fields.push_back("ETA " + format_seconds(report.seconds_left));
   if (report.memory > 0) fields.push_back("RSS " + format_bytes(static_cast<double>(report.memory)));
   return fitted(head, fields, report.step, report.total, width);

@@ -19,11 +19,11 @@ struct StepReport {
 };
 
 struct ConsoleOptions {
-  bool terminal = false;       ///< redraw one line, at most 10 times a second
-  int64_t plain_every = 0;     ///< otherwise: a line every so many steps; 0: every 10 seconds
-  std::function<void(std::string_view)> write;                             ///< defaults to stderr
-  std::function<int()> width;                                              ///< columns; defaults to the terminal's
-  std::function<std::chrono::steady_clock::time_point()> now;              ///< defaults to the clock
+  bool terminal = false;                        ///< redraw one line, at most 10 times a second
+  int64_t plain_every = 0;                      ///< otherwise: a line every so many steps; 0: every 10 seconds
+  std::function<void(std::string_view)> write;  ///< defaults to stderr
+  std::function<int()> width;                   ///< columns; defaults to the terminal's
+  std::function<std::chrono::steady_clock::time_point()> now;  ///< defaults to the clock
 };
 
 /// Whether stderr is a terminal that can redraw a line.

@@ -35,8 +35,8 @@ LogFile::LogFile(const std::filesystem::path& file, int64_t step) : file_(file, 
 
 void LogFile::write(int64_t step, const std::vector<LogField>& fields) {
   nlohmann::ordered_json line = {{"step", step}};
-  for (const auto& [name, value] : fields) {
-    std::visit([&](const auto& typed) { line[name] = typed; }, value);
+  for (const LogField& field : fields) {
+    std::visit([&](const auto& value) { line[field.first] = value; }, field.second);
   }
   file_.append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

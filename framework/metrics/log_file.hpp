@@ -1,5 +1,5 @@
-/// @file log.jsonl: what a run measured, one JSON object a line, for people with scripts. Appended and flushed per line;
-/// a resume cuts what was written after its checkpoint, so every step stands in the file once.
+/// @file log.jsonl: what a run measured, one JSON object a line, for people with scripts. Appended and flushed per
+/// line; a resume cuts what was written after its checkpoint, so every step stands in the file once.
 #pragma once
 
 #include <metrics/append_file.hpp>

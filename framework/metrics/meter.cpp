@@ -48,6 +48,8 @@ MemoryUse memory_use() {
   return parse_memory_use(text.str());
 }
 
-MemoryUse parse_memory_use(std::string_view status) { return {kilobytes(status, "VmRSS:"), kilobytes(status, "VmHWM:")}; }
+MemoryUse parse_memory_use(std::string_view status) {
+  return {kilobytes(status, "VmRSS:"), kilobytes(status, "VmHWM:")};
+}
 
 }  // namespace trainer::metrics

@@ -27,7 +27,9 @@ std::string varint(uint64_t number) {
   for (; number >= 0x80; number >>= 7) bytes += static_cast<char>(number | 0x80);
   return bytes + static_cast<char>(number);
 }
-std::string integer_field(unsigned field, int64_t value) { return varint(field << 3 | 0) + varint(static_cast<uint64_t>(value)); }
+std::string integer_field(unsigned field, int64_t value) {
+  return varint(field << 3 | 0) + varint(static_cast<uint64_t>(value));
+}
 std::string double_field(unsigned field, double value) { return varint(field << 3 | 1) + little_endian(value); }
 std::string float_field(unsigned field, float value) { return varint(field << 3 | 5) + little_endian(value); }
 std::string bytes_field(unsigned field, std::string_view value) {
@@ -81,7 +83,8 @@ TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, int64_t st
     : file_(new_file(folder), AppendFile::Mode::create_new) {
   file_.append(tf_record(double_field(1, wall_time()) + bytes_field(3, "brain.Event:2")));
   if (step > 0) {
-    file_.append(tf_record(double_field(1, wall_time()) + integer_field(2, step + 1) + bytes_field(7, integer_field(1, 1))));
+    file_.append(
+        tf_record(double_field(1, wall_time()) + integer_field(2, step + 1) + bytes_field(7, integer_field(1, 1))));
   }
 }
 

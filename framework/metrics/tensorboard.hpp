@@ -17,8 +17,8 @@ namespace trainer::metrics {
 
 class TensorBoardFile {
  public:
-  /// A new file events.out.tfevents.* in `folder` (created). `step`: steps done so far; if > 0, readers are told to forget
-  /// what earlier files say of later ones. Throws Error (io).
+  /// A new file events.out.tfevents.* in `folder` (created). `step`: steps done so far; if > 0, readers are told to
+  /// forget what earlier files say of later ones. Throws Error (io).
   TensorBoardFile(const std::filesystem::path& folder, int64_t step);
   /// Scalars of one step, e.g. {"loss/train", 0.5}.
   void write(int64_t step, std::span<const std::pair<std::string, double>> scalars);

@@ -54,7 +54,7 @@ class PreTokenizer {
 /// Each byte of `bytes` as its character of the byte alphabet.
 std::string to_byte_alphabet(std::string_view bytes);
 
-/// The reverse; a text with any other character comes back unchanged (added tokens may hold spaces).
+/// The reverse; a token with any other character comes back unchanged.
 std::string from_byte_alphabet(std::string_view text);
 
 }  // namespace trainer::text

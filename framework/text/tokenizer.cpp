@@ -71,10 +71,11 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text, bool add_special_t
 std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_tokens) const {
   std::string bytes;
   for (const int64_t id : ids) {
-    const AddedToken* added = impl_->added.find(id);
-    if (added && added->special && skip_special_tokens) continue;
-    const std::optional<std::string_view> token =
-        added ? std::string_view(added->content) : impl_->bpe.vocabulary().token(id);
+    if (const AddedToken* added = impl_->added.find(id)) {
+      if (!(added->special && skip_special_tokens)) bytes += added->content;
+      continue;
+    }
+    const std::optional<std::string_view> token = impl_->bpe.vocabulary().token(id);
     if (!token)
       throw Error(ExitCode::bad_input,
                   "token id " + std::to_string(id) + " is not in the vocabulary; the largest id is " +

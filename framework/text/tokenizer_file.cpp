@@ -133,8 +133,9 @@ class Handler final : public Json::json_sax_t {
   }
 
   [[noreturn]] void wrong_table() const {
-    fail("TOK_FIELD", key_ == "vocab" ? "model.vocab must be an object of tokens and ids; only byte-level BPE can be used"
-                                      : "model.merges must be a list");
+    fail("TOK_FIELD", key_ == "vocab"
+                          ? "model.vocab must be an object of tokens and ids; only byte-level BPE can be used"
+                          : "model.merges must be a list");
   }
 
   [[noreturn]] void bad_merge() const {

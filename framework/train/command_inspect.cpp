@@ -65,7 +65,7 @@ bool inspect_lora(Json& json, weights::ModelFiles& files) {
     }
     if (layers == 0) continue;
     json["what"] = "LoRA";
-    json["format"] = std::string(format) + " names (" + down + 1 + ", " + up + 1 + ")";
+    json["format"] = std::string(format) + " names (" + (down + 1) + ", " + (up + 1) + ")";
     json["prefixes"] = prefixes;
     json["layers"] = layers;
     json["ranks"] = ranks;

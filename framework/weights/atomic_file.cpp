@@ -1,9 +1,9 @@
 #include <weights/atomic_file.hpp>
 
-#include <base/files.hpp>
 #include <fcntl.h>
-#include <trainer/sdk/error.hpp>
 #include <unistd.h>
+#include <base/files.hpp>
+#include <trainer/sdk/error.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -22,8 +22,8 @@ std::filesystem::path folder_of(const std::filesystem::path& file) {
 
 AtomicFile::AtomicFile(std::filesystem::path target) : target_(std::move(target)) {
   static std::atomic<unsigned> serial{0};
-  temp_ = folder_of(target_) / ("." + target_.filename().string().substr(0, 200) + ".tmp-" + std::to_string(::getpid()) + "-" +
-                                std::to_string(serial++));
+  temp_ = folder_of(target_) / ("." + target_.filename().string().substr(0, 200) + ".tmp-" +
+                                std::to_string(::getpid()) + "-" + std::to_string(serial++));
   fd_ = ::open(temp_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create a file beside", errno);
 }
@@ -35,14 +35,16 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::fail(const std::string& doing, int number) const {
   const bool full = number == ENOSPC || number == EDQUOT;
-  throw Error(ExitCode::io, "cannot " + doing + " " + target_.string() + ": " + std::strerror(number) +
-                                (full ? "; free some space or write elsewhere" : ""),
+  throw Error(ExitCode::io,
+              "cannot " + doing + " " + target_.string() + ": " + std::strerror(number) +
+                  (full ? "; free some space or write elsewhere" : ""),
               full ? "IO_NO_SPACE" : "");
 }
 
 void AtomicFile::reserve(uint64_t bytes) {
   if (bytes == 0 || ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) return;
-  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) fail("reserve " + std::to_string(bytes) + " bytes for", errno);
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
+    fail("reserve " + std::to_string(bytes) + " bytes for", errno);
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {

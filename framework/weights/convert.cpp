@@ -104,9 +104,11 @@ void check_finite(WeightSource& source) {
     if (++count <= 5) bad += (bad.empty() ? "" : ", ") + quote_name(name);
   }
   if (count == 0) return;
-  throw Error(ExitCode::bad_input, source.describe() + ": " + std::to_string(count) + " tensors hold NaN or infinity: " + bad +
-                                       (count > 5 ? ", ..." : "") + "; the run that made this file had diverged: take an "
-                                       "earlier checkpoint",
+  throw Error(ExitCode::bad_input,
+              source.describe() + ": " + std::to_string(count) + " tensors hold NaN or infinity: " + bad +
+                  (count > 5 ? ", ..." : "") +
+                  "; the run that made this file had diverged: take an "
+                  "earlier checkpoint",
               "LORA_NONFINITE");
 }
 

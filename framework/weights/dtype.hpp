@@ -10,8 +10,28 @@ namespace trainer::weights {
 
 /// In the order of the reference implementation (safetensors 0.8): its writer puts later ones first.
 enum class Dtype : uint8_t {
-  boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-  i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
+  boolean,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  u8,
+  i8,
+  f8_e5m2,
+  f8_e4m3,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  c64,
+  f64,
+  i64,
+  u64,
 };
 
 /// The name in a file, e.g. "BF16".

@@ -38,20 +38,21 @@ void HeaderEvents::fail(const char* code, const std::string& text) const {
 }
 
 void HeaderEvents::begin(bool object) {
-  if (++depth_ > kMaxDepth) fail("ST_JSON_DEPTH", "the header nests deeper than " + std::to_string(kMaxDepth) + kDamaged);
+  if (++depth_ > kMaxDepth)
+    fail("ST_JSON_DEPTH", "the header nests deeper than " + std::to_string(kMaxDepth) + kDamaged);
   begin_value(object);
 }
 
 void HeaderEvents::begin_value(bool object) {
   const std::string kind = object ? "an object" : "a list";
   switch (at_) {
-    case At::outside:
-      if (!object) fail("ST_JSON_SHAPE", "the header must be a JSON object, it is a list" + std::string(kDamaged));
+    case At::outside:  // an object: parse_header has seen the brace
       at_ = At::root;
       return;
     case At::root:
       if (key_ == "__metadata__") {
-        if (!object) fail("ST_METADATA_TYPE", "\"__metadata__\" must be an object, it is a list" + std::string(kRewrite));
+        if (!object)
+          fail("ST_METADATA_TYPE", "\"__metadata__\" must be an object, it is a list" + std::string(kRewrite));
         at_ = At::metadata;
         return;
       }
@@ -113,8 +114,8 @@ void HeaderEvents::finish() {
       return;
     case At::offsets:
       if (offsets_ != 2) {
-        fail("ST_OFFSETS", "\"data_offsets\" has " + std::to_string(offsets_) + " numbers; it needs 2, begin and end" +
-                               kDamaged);
+        fail("ST_OFFSETS",
+             "\"data_offsets\" has " + std::to_string(offsets_) + " numbers; it needs 2, begin and end" + kDamaged);
       }
       at_ = At::entry;
       return;
@@ -149,7 +150,8 @@ void HeaderEvents::key(std::string&& name) {
 
 void HeaderEvents::root_key(std::string&& name) {
   if (name == "__metadata__") {
-    if (std::exchange(metadata_seen_, true)) fail("ST_DUP_KEY", "\"__metadata__\" appears twice" + std::string(kRewrite));
+    if (std::exchange(metadata_seen_, true))
+      fail("ST_DUP_KEY", "\"__metadata__\" appears twice" + std::string(kRewrite));
   } else {
     if (name.empty() || name.size() > kMaxNameBytes) {
       fail("ST_NAME", "a tensor name has " + std::to_string(name.size()) + " bytes; allowed are 1 to " +
@@ -182,7 +184,8 @@ void HeaderEvents::entry_key(std::string&& name) {
   field_ = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : kUnknown;
   if (field_ == kUnknown) {
     if (profile_ == Profile::strict) {
-      fail("ST_ENTRY_FIELD", "unknown field " + quote_name(name) + "; an entry has dtype, shape and data_offsets" + kRewrite);
+      fail("ST_ENTRY_FIELD",
+           "unknown field " + quote_name(name) + "; an entry has dtype, shape and data_offsets" + kRewrite);
     }
     if ((fields_ & kUnknown) == 0) unknown_keys_[depth_].clear();
     if (!unknown_keys_[depth_].insert(name).second) {
@@ -197,20 +200,21 @@ void HeaderEvents::entry_key(std::string&& name) {
 void HeaderEvents::value(JsonScalar&& scalar) {
   switch (at_) {
     case At::outside:
-      fail("ST_JSON_SHAPE", "the header must be a JSON object, it is " + kind_text(scalar) + kDamaged);
+      return;
     case At::root:
       if (key_ == "__metadata__") {
         if (scalar.kind == JsonScalar::Kind::null && profile_ == Profile::compat) return;
         fail("ST_METADATA_TYPE", "\"__metadata__\" must be an object, it is " + kind_text(scalar) + kRewrite);
       }
-      fail("ST_JSON_SHAPE", "tensor " + quote_name(key_) + ": its entry must be an object, it is " + kind_text(scalar) + kDamaged);
+      fail("ST_JSON_SHAPE",
+           "tensor " + quote_name(key_) + ": its entry must be an object, it is " + kind_text(scalar) + kDamaged);
     case At::metadata:
       return add_metadata(std::move(scalar));
     case At::entry:
       if (field_ == kUnknown) return;
       if (field_ == kDtype) return set_dtype(std::move(scalar));
-      fail("ST_JSON_SHAPE", std::string(field_ == kShape ? "\"shape\"" : "\"data_offsets\"") + " must be a list, it is " +
-                                kind_text(scalar) + kDamaged);
+      fail("ST_JSON_SHAPE", std::string(field_ == kShape ? "\"shape\"" : "\"data_offsets\"") +
+                                " must be a list, it is " + kind_text(scalar) + kDamaged);
     case At::shape:
       if (entry_.shape.size() == kMaxRank) {
         fail("ST_RANK", "more than " + std::to_string(kMaxRank) + " dimensions" + kDamaged);
@@ -240,7 +244,8 @@ void HeaderEvents::set_dtype(JsonScalar&& scalar) {
 uint64_t HeaderEvents::integer(const JsonScalar& scalar, const char* too_large_code) const {
   if (scalar.kind == JsonScalar::Kind::integer && scalar.integer <= uint64_t{INT64_MAX}) return scalar.integer;
 
-  const std::string holds = std::string(at_ == At::shape ? "\"shape\"" : "\"data_offsets\"") + " holds " + kind_text(scalar);
+  const std::string holds =
+      std::string(at_ == At::shape ? "\"shape\"" : "\"data_offsets\"") + " holds " + kind_text(scalar);
   if (scalar.kind != JsonScalar::Kind::integer && scalar.kind != JsonScalar::Kind::other_number) {
     fail("ST_JSON_SHAPE", holds + ", not a number" + kDamaged);
   }
@@ -252,7 +257,8 @@ uint64_t HeaderEvents::integer(const JsonScalar& scalar, const char* too_large_c
 
 void HeaderEvents::add_metadata(JsonScalar&& scalar) {
   if (scalar.kind != JsonScalar::Kind::string) {
-    fail("ST_METADATA_TYPE", "metadata " + quote_name(key_) + " must be a string, it is " + kind_text(scalar) + kRewrite);
+    fail("ST_METADATA_TYPE",
+         "metadata " + quote_name(key_) + " must be a string, it is " + kind_text(scalar) + kRewrite);
   }
   metadata_bytes_ += scalar.text.size();
   if (metadata_bytes_ > kMaxMetadataBytes) {
@@ -270,8 +276,8 @@ void HeaderEvents::syntax_error(std::size_t position, const std::string& token, 
     fail("ST_UTF8", "half of a surrogate pair" + at + ": " + quote_name(token) + kDamaged);
   }
   // A number that JSON has no form for ("01" reads as 0 followed by a stray 1, "+1" as no value at all) or no room for.
-  const bool number = reason.find("invalid number") != std::string::npos ||
-                      reason.find("number overflow") != std::string::npos;
+  const bool number =
+      reason.find("invalid number") != std::string::npos || reason.find("number overflow") != std::string::npos;
   const bool list = at_ == At::shape || at_ == At::offsets;
   if (number || (list && !token.empty() && (is_digit(token[0]) || token.back() == '+'))) {
     fail("ST_INT", "malformed number" + at + ": " + quote_name(token) + kDamaged);

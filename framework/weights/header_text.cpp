@@ -50,7 +50,8 @@ std::string quote_name(std::string_view text) {
   constexpr std::size_t kShown = 120;
   constexpr char kDigits[] = "0123456789abcdef";
   std::size_t cut = std::min(text.size(), kShown);
-  while (cut < text.size() && cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;  // whole letters
+  while (cut < text.size() && cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
+    --cut;  // whole letters
   std::string safe = "\"";
   for (const char c : text.substr(0, cut)) {
     const auto byte = static_cast<unsigned char>(c);

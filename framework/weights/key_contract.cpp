@@ -34,8 +34,8 @@ class Listing {
 
 }  // namespace
 
-void check_key_contract(const std::string& where, std::span<const NamedShape> expected, std::span<const NamedShape> found,
-                        const ContractOptions& options) {
+void check_key_contract(const std::string& where, std::span<const NamedShape> expected,
+                        std::span<const NamedShape> found, const ContractOptions& options) {
   std::map<std::string_view, const NamedShape*> wanted, present;
   std::vector<std::string> free_names;  // found, not expected: what a missing one may have been called
   for (const NamedShape& item : expected) wanted.emplace(item.name, &item);
@@ -52,12 +52,14 @@ void check_key_contract(const std::string& where, std::span<const NamedShape> ex
   for (const auto& [name, want] : wanted) {
     const auto it = present.find(name);
     if (it == present.end()) {
-      missing.add(quote_name(name) + " " + shape_text(want->shape) + (missing.suggests() ? did_you_mean(name, free_names) : ""));
+      missing.add(quote_name(name) + " " + shape_text(want->shape) +
+                  (missing.suggests() ? did_you_mean(name, free_names) : ""));
       continue;
     }
     const NamedShape& have = *it->second;
     if (have.shape != want->shape) {
-      shapes.add(quote_name(name) + ": the model needs " + shape_text(want->shape) + ", the file has " + shape_text(have.shape));
+      shapes.add(quote_name(name) + ": the model needs " + shape_text(want->shape) + ", the file has " +
+                 shape_text(have.shape));
     }
     if (!want->dtype.empty() && have.dtype != want->dtype) {
       dtypes.add(quote_name(name) + ": the model needs " + want->dtype + ", the file has " + have.dtype);
@@ -65,9 +67,9 @@ void check_key_contract(const std::string& where, std::span<const NamedShape> ex
   }
   for (const std::string& name : free_names) unexpected.add(quote_name(name));
   if (missing.count() + unexpected.count() + shapes.count() + dtypes.count() == 0) return;
-  throw Error(ExitCode::bad_input, where + ": the tensors do not fit the model" + missing.text() + unexpected.text() +
-                                       shapes.text() + dtypes.text() +
-                                       "\n  is this the right file, and the right variant in the recipe?",
+  throw Error(ExitCode::bad_input,
+              where + ": the tensors do not fit the model" + missing.text() + unexpected.text() + shapes.text() +
+                  dtypes.text() + "\n  is this the right file, and the right variant in the recipe?",
               "MODEL_KEYS");
 }
 

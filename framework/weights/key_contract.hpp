@@ -22,7 +22,7 @@ struct ContractOptions {
 
 /// Throws Error (bad_input, MODEL_KEYS) that lists, up to 20 each, missing and unexpected names (with the nearest
 /// valid name), wrong shapes and wrong dtypes. `where` is the file or folder.
-void check_key_contract(const std::string& where, std::span<const NamedShape> expected, std::span<const NamedShape> found,
-                        const ContractOptions& options = {});
+void check_key_contract(const std::string& where, std::span<const NamedShape> expected,
+                        std::span<const NamedShape> found, const ContractOptions& options = {});
 
 }  // namespace trainer::weights

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <trainer/sdk/error.hpp>
 #include <unistd.h>
+#include <trainer/sdk/error.hpp>
 
 #include <cerrno>
 #include <cstring>
@@ -27,7 +27,8 @@ std::string file_kind(mode_t mode) {
 [[noreturn]] void fail_open(const std::filesystem::path& file, int number) {
   const std::string name = file.string();
   if (number == ENOENT || number == ENOTDIR) throw Error(ExitCode::not_found, "there is no file " + name);
-  if (number == ENXIO) throw Error(ExitCode::bad_input, name + " is a socket or a device, not a file", "ST_NOT_REGULAR");
+  if (number == ENXIO)
+    throw Error(ExitCode::bad_input, name + " is a socket or a device, not a file", "ST_NOT_REGULAR");
   throw Error(ExitCode::io, "cannot open " + name + ": " + std::strerror(number));
 }
 
@@ -69,9 +70,11 @@ MappedFile::~MappedFile() {
 
 void MappedFile::remember_status() {
   struct stat status {};
-  if (::fstat(fd_, &status) != 0) throw Error(ExitCode::io, "cannot read " + path_.string() + ": " + std::strerror(errno));
+  if (::fstat(fd_, &status) != 0)
+    throw Error(ExitCode::io, "cannot read " + path_.string() + ": " + std::strerror(errno));
   if (!S_ISREG(status.st_mode)) {
-    throw Error(ExitCode::bad_input, path_.string() + " is " + file_kind(status.st_mode) + ", not a file", "ST_NOT_REGULAR");
+    throw Error(ExitCode::bad_input, path_.string() + " is " + file_kind(status.st_mode) + ", not a file",
+                "ST_NOT_REGULAR");
   }
   size_ = static_cast<uint64_t>(status.st_size);
   device_ = status.st_dev;
@@ -83,15 +86,22 @@ bool MappedFile::same_file(const MappedFile& other) const { return device_ == ot
 
 void MappedFile::check_unchanged() const {
   struct stat status {};
-  if (::fstat(fd_, &status) != 0) throw Error(ExitCode::io, "cannot read " + path_.string() + ": " + std::strerror(errno));
+  if (::fstat(fd_, &status) != 0)
+    throw Error(ExitCode::io, "cannot read " + path_.string() + ": " + std::strerror(errno));
   if (static_cast<uint64_t>(status.st_size) != size_) {
-    throw Error(ExitCode::bad_input, path_.string() + ": it had " + std::to_string(size_) + " bytes when it was opened and has " +
-                                         std::to_string(status.st_size) + " now: another program writes to it; start again "
-                                         "when that has ended", "ST_CHANGED");
+    throw Error(ExitCode::bad_input,
+                path_.string() + ": it had " + std::to_string(size_) + " bytes when it was opened and has " +
+                    std::to_string(status.st_size) +
+                    " now: another program writes to it; start again "
+                    "when that has ended",
+                "ST_CHANGED");
   }
   if (modification_time(status) != modified_) {
-    throw Error(ExitCode::bad_input, path_.string() + ": it was modified after it was opened: another program writes to it; "
-                                     "start again when that has ended", "ST_CHANGED");
+    throw Error(ExitCode::bad_input,
+                path_.string() +
+                    ": it was modified after it was opened: another program writes to it; "
+                    "start again when that has ended",
+                "ST_CHANGED");
   }
 }
 
@@ -102,8 +112,9 @@ void MappedFile::read(uint64_t offset, void* to, std::size_t bytes) const {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw Error(ExitCode::io, "cannot read " + path_.string() + ": " + std::strerror(errno));
     if (count == 0) {
-      throw Error(ExitCode::bad_input, path_.string() + ": it ends at byte " + std::to_string(offset) + ", it had " +
-                                           std::to_string(size_) + " bytes when it was opened: another program cut it",
+      throw Error(ExitCode::bad_input,
+                  path_.string() + ": it ends at byte " + std::to_string(offset) + ", it had " + std::to_string(size_) +
+                      " bytes when it was opened: another program cut it",
                   "ST_CHANGED");
     }
     cursor += count;

@@ -70,6 +70,9 @@ std::unique_ptr<ModelFiles> ModelFiles::open(const fs::path& path, const ModelOp
   }
   if (fs::is_directory(model->path_, error)) {
     model->open_folder(options);
+  } else if (const std::string name = path.filename().string(); name.ends_with(kIndexSuffix)) {
+    model->path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    model->open_index(name, options);
   } else {
     model->files_.emplace_back(MappedFile::open(model->path_), options.read);
   }
@@ -89,18 +92,24 @@ void ModelFiles::open_folder(const ModelOptions& options) {
   const std::vector<std::string> indices = names_ending_in(path_, kIndexSuffix);
   if (const std::string index = choose(indices, kIndexSuffix); !index.empty()) return open_index(index, options);
   if (!indices.empty()) {
-    throw Error(ExitCode::bad_input, path_.string() + ": it has several indices (" + joined(indices) + "); keep one, or name a "
-                                     "file", "MODEL_FILES");
+    throw Error(ExitCode::bad_input,
+                path_.string() + ": it has several indices (" + joined(indices) +
+                    "); keep one, or name a "
+                    "file",
+                "MODEL_FILES");
   }
   const std::vector<std::string> names = names_ending_in(path_, ".safetensors");
   const std::string name = choose(names, ".safetensors");
   if (names.empty()) {
-    throw Error(ExitCode::not_found, path_.string() + ": there is no .safetensors file in this folder" + folder_help(path_),
-                "MODEL_FILES");
+    throw Error(ExitCode::not_found,
+                path_.string() + ": there is no .safetensors file in this folder" + folder_help(path_), "MODEL_FILES");
   }
   if (name.empty()) {
-    throw Error(ExitCode::bad_input, path_.string() + ": it has several models (" + joined(names) + ") and no index that joins "
-                                     "them; name one file", "MODEL_FILES");
+    throw Error(ExitCode::bad_input,
+                path_.string() + ": it has several models (" + joined(names) +
+                    ") and no index that joins "
+                    "them; name one file",
+                "MODEL_FILES");
   }
   files_.emplace_back(MappedFile::open(path_ / name), options.read);
 }
@@ -108,19 +117,19 @@ void ModelFiles::open_folder(const ModelOptions& options) {
 void ModelFiles::open_index(const std::string& index_name, const ModelOptions& options) {
   const std::string shown = (path_ / index_name).string();
   const ShardIndex index = parse_shard_index(read_file(shown, kMaxIndexBytes, "shard index"), shown);
-  std::vector<Header> headers;
   for (MappedFile& file : open_shards(index, path_, options.allow_symlinks)) {
     files_.emplace_back(std::move(file), options.read);
-    headers.push_back(files_.back().header());
   }
+  std::vector<const Header*> headers;
+  for (const TensorFile& file : files_) headers.push_back(&file.header());
   for (const std::string& warning : check_shards(index, headers, options.read.profile)) log_warning(warning);
 }
 
 const TensorFile& ModelFiles::holder(std::string_view name) const {
   const auto it = holders_.find(name);
   if (it != holders_.end()) return files_[it->second];
-  throw Error(ExitCode::bad_input, describe() + ": there is no tensor " + quote_name(name) + did_you_mean(name, names()),
-              "ST_NO_TENSOR");
+  throw Error(ExitCode::bad_input,
+              describe() + ": there is no tensor " + quote_name(name) + did_you_mean(name, names()), "ST_NO_TENSOR");
 }
 
 std::vector<std::string> ModelFiles::names() const {

@@ -1,5 +1,5 @@
 /// @file A model as it lies on disk, whatever the layout: one file, a folder with one file, a folder with an index and
-/// shards, or a component folder of a diffusers pipeline.
+/// shards (or the index itself), or a component folder of a diffusers pipeline.
 #pragma once
 
 #include <trainer/sdk/weights.hpp>
@@ -17,16 +17,17 @@ namespace trainer::weights {
 struct ModelOptions {
   ReadOptions read = {.profile = Profile::compat};  ///< models come from others: compat
   bool allow_symlinks = false;  ///< shards may be links to anywhere, not only into a Hugging Face cache
-  std::string component = {};     ///< subfolder to take when the path is a whole pipeline, e.g. "transformer"
+  std::string component = {};   ///< subfolder to take when the path is a whole pipeline, e.g. "transformer"
 };
 
 /// All tensors of a model, merged over its shards.
 class ModelFiles final : public WeightSource {
  public:
   /// Looks, in a folder, for: an index (`diffusion_pytorch_model.safetensors.index.json`,
-  /// `model.safetensors.index.json`, or the only `*.safetensors.index.json`), then `diffusion_pytorch_model.safetensors`,
-  /// `model.safetensors`, then the only `*.safetensors`. Opens and checks all headers, reads no data.
-  /// Throws Error: not_found; bad_input (ST_*, IDX_*, MODEL_FILES when the folder is ambiguous); io.
+  /// `model.safetensors.index.json`, or the only `*.safetensors.index.json`), then
+  /// `diffusion_pytorch_model.safetensors`, `model.safetensors`, then the only `*.safetensors`. Opens and checks all
+  /// headers, reads no data. Throws Error: not_found; bad_input (ST_*, IDX_*, MODEL_FILES when the folder is
+  /// ambiguous); io.
   static std::unique_ptr<ModelFiles> open(const std::filesystem::path& path, const ModelOptions& options = {});
 
   [[nodiscard]] std::vector<std::string> names() const override;

@@ -47,7 +47,8 @@ bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '
 std::string_view trim(std::string_view json, const std::string& file, Profile profile) {
   const bool compat = profile == Profile::compat;
   if (const std::size_t bad = invalid_utf8(json); bad != std::string_view::npos) {
-    fail(file, "ST_UTF8", "byte " + std::to_string(bad) + " of the header is not UTF-8; the file is damaged: fetch it again");
+    fail(file, "ST_UTF8",
+         "byte " + std::to_string(bad) + " of the header is not UTF-8; the file is damaged: fetch it again");
   }
   std::size_t begin = 0;
   while (compat && begin < json.size() && is_json_space(json[begin])) ++begin;
@@ -57,8 +58,8 @@ std::string_view trim(std::string_view json, const std::string& file, Profile pr
   std::size_t end = json.size();
   while (json[end - 1] == ' ' || (compat && is_json_space(json[end - 1]))) --end;
   if (is_json_space(json[end - 1])) {
-    fail(file, "ST_HEADER_TRAILING", "only spaces may follow the header's closing brace; the last byte there is " +
-                                         std::to_string(json[end - 1]));
+    fail(file, "ST_HEADER_TRAILING",
+         "only spaces may follow the header's closing brace; the last byte there is " + std::to_string(json[end - 1]));
   }
   return json.substr(begin, end - begin);
 }
@@ -67,17 +68,18 @@ void check_size(const TensorEntry& entry, const std::string& file) {
   const TensorSize size = tensor_size(entry.dtype, entry.shape);
   if (size.code == nullptr && entry.end >= entry.begin && entry.bytes() == size.bytes) return;
 
-  const std::string type = "tensor " + quote_name(entry.name) + ": " + std::string(dtype_name(entry.dtype)) + " " +
-                           shape_text(entry.shape);
+  const std::string type =
+      "tensor " + quote_name(entry.name) + ": " + std::string(dtype_name(entry.dtype)) + " " + shape_text(entry.shape);
   if (size.code != nullptr) {
     const bool subbyte = size.code == std::string_view("ST_SUBBYTE");
-    fail(file, size.code, type + (subbyte ? " does not fill whole bytes" : " has more than 2^64 bits") +
-                              "; the file is damaged: fetch it again");
+    fail(file, size.code,
+         type + (subbyte ? " does not fill whole bytes" : " has more than 2^64 bits") +
+             "; the file is damaged: fetch it again");
   }
   const std::string held = entry.end < entry.begin ? "none" : std::to_string(entry.bytes());
-  fail(file, "ST_SIZE_MISMATCH", type + " needs " + std::to_string(size.bytes) + " bytes, data_offsets [" +
-                                     std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "] hold " + held +
-                                     "; the file is damaged: fetch it again");
+  fail(file, "ST_SIZE_MISMATCH",
+       type + " needs " + std::to_string(size.bytes) + " bytes, data_offsets [" + std::to_string(entry.begin) + ", " +
+           std::to_string(entry.end) + "] hold " + held + "; the file is damaged: fetch it again");
 }
 
 void index_names(Header& header, const std::string& file) {
@@ -88,8 +90,10 @@ void index_names(Header& header, const std::string& file) {
   const auto twin = std::adjacent_find(header.by_name.begin(), header.by_name.end(),
                                        [&](uint32_t a, uint32_t b) { return name(a) == name(b); });
   if (twin != header.by_name.end()) {
-    fail(file, "ST_DUP_KEY", "tensor " + quote_name(name(*twin)) + " appears twice; readers disagree on which one counts: "
-                             "export the file again with another program");
+    fail(file, "ST_DUP_KEY",
+         "tensor " + quote_name(name(*twin)) +
+             " appears twice; readers disagree on which one counts: "
+             "export the file again with another program");
   }
 }
 
@@ -115,8 +119,9 @@ void check_cover(const Header& header, uint64_t data_bytes, const std::string& f
     fail(file, "ST_TRUNCATED_DATA", std::to_string(end - data_bytes) + " bytes are missing" + sizes + kFetch);
   }
   if (end < data_bytes) {
-    fail(file, "ST_TRAILING_BYTES", std::to_string(data_bytes - end) + " bytes too many at the end" + sizes +
-                                        ": the file is damaged or carries something hidden; fetch it again");
+    fail(file, "ST_TRAILING_BYTES",
+         std::to_string(data_bytes - end) + " bytes too many at the end" + sizes +
+             ": the file is damaged or carries something hidden; fetch it again");
   }
 }
 
@@ -130,19 +135,22 @@ const TensorEntry* Header::find(std::string_view name) const {
 
 uint64_t header_length(std::string_view prefix, uint64_t file_size, const std::string& file_name) {
   if (file_size < 8 || prefix.size() < 8) {
-    fail(file_name, "ST_TOO_SHORT", "it has " + std::to_string(file_size) + " bytes; a header needs at least 8" + kFetch);
+    fail(file_name, "ST_TOO_SHORT",
+         "it has " + std::to_string(file_size) + " bytes; a header needs at least 8" + kFetch);
   }
   const uint64_t length = little_endian_u64(prefix);
   if (length > uint64_t{INT64_MAX}) {
     fail(file_name, "ST_HEADER_LEN", "the header claims " + std::to_string(length) + " bytes" + likely_content(prefix));
   }
   if (length > kMaxHeaderBytes) {
-    fail(file_name, "ST_HEADER_TOO_LARGE", "the header claims " + std::to_string(length) + " bytes; the limit is " +
-                                               std::to_string(kMaxHeaderBytes) + likely_content(prefix));
+    fail(file_name, "ST_HEADER_TOO_LARGE",
+         "the header claims " + std::to_string(length) + " bytes; the limit is " + std::to_string(kMaxHeaderBytes) +
+             likely_content(prefix));
   }
   if (length > file_size - 8) {
-    fail(file_name, "ST_TRUNCATED_HEADER", "the header claims " + std::to_string(length) + " bytes, " +
-                                               std::to_string(file_size - 8) + " follow" + kFetch);
+    fail(file_name, "ST_TRUNCATED_HEADER",
+         "the header claims " + std::to_string(length) + " bytes, " + std::to_string(file_size - 8) + " follow" +
+             kFetch);
   }
   return length;
 }
@@ -157,8 +165,9 @@ Header parse_header(std::string_view bytes, uint64_t file_size, const std::strin
   parse_json(json, events);
   // The JSON parser takes a NUL as the end of its input: what stands behind one was not looked at.
   if (const std::size_t nul = json.find('\0'); nul != std::string_view::npos) {
-    fail(file_name, "ST_HEADER_TRAILING", "a NUL byte follows the closing brace, at byte " + std::to_string(nul) +
-                                              " of the header; the file is damaged: fetch it again");
+    fail(file_name, "ST_HEADER_TRAILING",
+         "a NUL byte follows the closing brace, at byte " + std::to_string(nul) +
+             " of the header; the file is damaged: fetch it again");
   }
   std::sort(header.entries.begin(), header.entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

@@ -1,8 +1,8 @@
 /// @file The header of a safetensors file: parsed and checked whole before anything is believed. Free of LibTorch.
 ///
-/// Source of the format: github.com/huggingface/safetensors, README "Format". Where that text and the reference code
-/// differ, or leave something open (duplicate names, unknown fields, leading space), the strict profile takes the
-/// narrower reading; docs/adr names the differences.
+/// Source of the format: github.com/huggingface/safetensors, README "Format". What the reference code (0.8.0) accepts
+/// and we refuse, in both profiles: duplicate names, control characters in names; in strict also: unknown fields, white
+/// space around the header other than trailing spaces, "__metadata__": null. Nothing else differs.
 #pragma once
 
 #include <weights/dtype.hpp>

@@ -15,7 +15,8 @@ namespace {
 /// A JSON string as serde_json writes it: UTF-8 as it is, control characters as \n or \u00xx.
 std::string json_string(const std::string& text, const std::string& file_name) {
   if (invalid_utf8(text) != std::string_view::npos) {
-    throw Error(ExitCode::bad_input, file_name + ": " + quote_name(text) + " is not UTF-8 and cannot be written", "ST_UTF8");
+    throw Error(ExitCode::bad_input, file_name + ": " + quote_name(text) + " is not UTF-8 and cannot be written",
+                "ST_UTF8");
   }
   return nlohmann::json(text).dump();
 }
@@ -32,8 +33,10 @@ uint64_t TensorSpec::bytes() const {
   }
   const TensorSize size = tensor_size(dtype, shape);
   if (size.code != nullptr) {
-    throw Error(ExitCode::bad_input, "tensor " + quote_name(name) + ": " + std::string(dtype_name(dtype)) + " " + shape_text(shape) +
-                                         " cannot be stored", size.code);
+    throw Error(ExitCode::bad_input,
+                "tensor " + quote_name(name) + ": " + std::string(dtype_name(dtype)) + " " + shape_text(shape) +
+                    " cannot be stored",
+                size.code);
   }
   return size.bytes;
 }
@@ -52,7 +55,8 @@ std::string make_header(const std::vector<TensorSpec>& specs, const Metadata& me
   uint64_t offset = 0;
   for (const TensorSpec& spec : specs) {
     if (json.size() > 1) json += ",";
-    json += json_string(spec.name, file_name) + ":{\"dtype\":\"" + std::string(dtype_name(spec.dtype)) + "\",\"shape\":[";
+    json +=
+        json_string(spec.name, file_name) + ":{\"dtype\":\"" + std::string(dtype_name(spec.dtype)) + "\",\"shape\":[";
     for (std::size_t i = 0; i < spec.shape.size(); ++i) json += (i == 0 ? "" : ",") + std::to_string(spec.shape[i]);
     const uint64_t end = offset + spec.bytes();
     json += "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(end) + "]}";

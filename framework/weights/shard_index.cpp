@@ -24,8 +24,9 @@ void check_shard_name(const std::string& file, const std::string& name) {
     fail(file, "IDX_PATH", "shard name " + quote_name(name) + " leaves the model folder; do not use this model");
   }
   if (name.size() <= kSuffix.size() || name.size() > 255 || !name.ends_with(kSuffix)) {
-    fail(file, "IDX_PATH", "shard name " + quote_name(name) + " is not a file name of up to 255 bytes that ends in .safetensors" +
-                               kFetch);
+    fail(
+        file, "IDX_PATH",
+        "shard name " + quote_name(name) + " is not a file name of up to 255 bytes that ends in .safetensors" + kFetch);
   }
 }
 
@@ -38,15 +39,18 @@ class IndexEvents final : public JsonEvents {
     keys_[depth_].clear();
     if (depth_ == 1 && !object) reject("it must be a JSON object");
     if (depth_ == 2 && section_ == "weight_map" && !object) reject("\"weight_map\" must be an object");
-    if (depth_ == 3 && section_ == "weight_map") reject("the shard of tensor " + quote_name(key_) + " must be a string");
+    if (depth_ == 3 && section_ == "weight_map")
+      reject("the shard of tensor " + quote_name(key_) + " must be a string");
     if (depth_ == 2 && section_ == "weight_map") seen_ = true;
   }
   void finish() override { --depth_; }
   void key(std::string&& name) override {
     const bool tensor = depth_ == 2 && section_ == "weight_map";
     if (tensor ? index_.weight_map.contains(name) : !keys_[depth_].insert(name).second) {
-      fail(index_.file_name, "IDX_DUP_KEY", "the key " + quote_name(name) + " appears twice; readers disagree on which one "
-                                            "counts: fetch the index again");
+      fail(index_.file_name, "IDX_DUP_KEY",
+           "the key " + quote_name(name) +
+               " appears twice; readers disagree on which one "
+               "counts: fetch the index again");
     }
     if (depth_ == 1) section_ = name;
     key_ = std::move(name);
@@ -76,7 +80,8 @@ class IndexEvents final : public JsonEvents {
  private:
   [[noreturn]] void reject(const std::string& text) const { fail(index_.file_name, "IDX_SHAPE", text + kFetch); }
   void add(JsonScalar&& scalar) {
-    if (scalar.kind != JsonScalar::Kind::string) reject("the shard of tensor " + quote_name(key_) + " must be a string");
+    if (scalar.kind != JsonScalar::Kind::string)
+      reject("the shard of tensor " + quote_name(key_) + " must be a string");
     auto it = shards_.find(scalar.text);
     if (it == shards_.end()) {
       check_shard_name(index_.file_name, scalar.text);
@@ -124,19 +129,22 @@ ShardIndex parse_shard_index(std::string_view text, const std::string& file_name
   return index;
 }
 
-std::vector<std::string> check_shards(const ShardIndex& index, const std::vector<Header>& headers, Profile profile) {
+std::vector<std::string> check_shards(const ShardIndex& index, const std::vector<const Header*>& headers,
+                                      Profile profile) {
   std::vector<std::string> warnings;
   std::map<std::string_view, uint32_t> holders;  // tensor -> shard that really holds it
   uint64_t total = 0;
   std::vector<std::string> extra;
   for (uint32_t shard = 0; shard < headers.size(); ++shard) {
-    for (const TensorEntry& entry : headers[shard].entries) {
+    for (const TensorEntry& entry : headers[shard]->entries) {
       total += entry.bytes();
       const auto [it, fresh] = holders.emplace(entry.name, shard);
       if (!fresh) {
-        fail(index.file_name, "IDX_DUP_TENSOR", "tensor " + quote_name(entry.name) + " is in " + index.shards[it->second] +
-                                                    " and in " + index.shards[shard] + ": shards of two exports are mixed; "
-                                                    "fetch the folder again");
+        fail(index.file_name, "IDX_DUP_TENSOR",
+             "tensor " + quote_name(entry.name) + " is in " + index.shards[it->second] + " and in " +
+                 index.shards[shard] +
+                 ": shards of two exports are mixed; "
+                 "fetch the folder again");
       }
       if (!index.weight_map.contains(entry.name)) extra.push_back(entry.name);
     }
@@ -147,25 +155,29 @@ std::vector<std::string> check_shards(const ShardIndex& index, const std::vector
     if (it == holders.end()) {
       missing.push_back(name);
     } else if (it->second != shard) {
-      fail(index.file_name, "IDX_WRONG_SHARD", "tensor " + quote_name(name) + " should be in " + index.shards[shard] + " and is in " +
-                                                   index.shards[it->second] + ": index and shards are of two exports; "
-                                                   "fetch the folder again");
+      fail(index.file_name, "IDX_WRONG_SHARD",
+           "tensor " + quote_name(name) + " should be in " + index.shards[shard] + " and is in " +
+               index.shards[it->second] +
+               ": index and shards are of two exports; "
+               "fetch the folder again");
     }
   }
   if (!missing.empty()) {
-    fail(index.file_name, "IDX_MISSING_TENSOR", std::to_string(missing.size()) + " tensors are not in the shards the index names: " +
-                                                    listed(missing) + "; fetch the folder again");
+    fail(index.file_name, "IDX_MISSING_TENSOR",
+         std::to_string(missing.size()) + " tensors are not in the shards the index names: " + listed(missing) +
+             "; fetch the folder again");
   }
   const auto strict_only = [&](const char* code, const std::string& text) {
     if (profile == Profile::strict) fail(index.file_name, code, text + "; fetch the folder again");
     warnings.push_back(index.file_name + ": " + text);
   };
   if (!extra.empty()) {
-    strict_only("IDX_EXTRA_TENSOR", std::to_string(extra.size()) + " tensors of the shards are not in the index: " + listed(extra));
+    strict_only("IDX_EXTRA_TENSOR",
+                std::to_string(extra.size()) + " tensors of the shards are not in the index: " + listed(extra));
   }
   if (index.total_size && *index.total_size != total) {
-    strict_only("IDX_TOTAL_SIZE", "it claims " + std::to_string(*index.total_size) + " bytes of tensors, the shards hold " +
-                                      std::to_string(total));
+    strict_only("IDX_TOTAL_SIZE", "it claims " + std::to_string(*index.total_size) +
+                                      " bytes of tensors, the shards hold " + std::to_string(total));
   }
   return warnings;
 }

@@ -40,6 +40,7 @@ std::vector<MappedFile> open_shards(const ShardIndex& index, const std::filesyst
 /// Compares the index with what the shards hold (in the order of `index.shards`). Returns what compat lets pass.
 /// Throws Error (bad_input): IDX_MISSING_TENSOR, IDX_WRONG_SHARD, IDX_DUP_TENSOR; strict also IDX_EXTRA_TENSOR,
 /// IDX_TOTAL_SIZE.
-std::vector<std::string> check_shards(const ShardIndex& index, const std::vector<Header>& headers, Profile profile);
+std::vector<std::string> check_shards(const ShardIndex& index, const std::vector<const Header*>& headers,
+                                      Profile profile);
 
 }  // namespace trainer::weights

@@ -1,8 +1,7 @@
 // Opening files that an index names.
-#include <base/suggest.hpp>
 #include <fcntl.h>
-#include <trainer/sdk/error.hpp>
 #include <unistd.h>
+#include <trainer/sdk/error.hpp>
 #include <weights/shard_index.hpp>
 
 #include <algorithm>
@@ -20,7 +19,8 @@ class Folder {
   explicit Folder(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     if (fd_ >= 0) return;
     const bool missing = errno == ENOENT || errno == ENOTDIR;
-    throw Error(missing ? ExitCode::not_found : ExitCode::io, "cannot open folder " + path.string() + ": " + std::strerror(errno));
+    throw Error(missing ? ExitCode::not_found : ExitCode::io,
+                "cannot open folder " + path.string() + ": " + std::strerror(errno));
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
@@ -62,8 +62,8 @@ MappedFile open_in_folder(const fs::path& folder, const std::string& name, bool 
   const fs::path home = fs::canonical(folder, error);
   const fs::path target = fs::canonical(home / name, error);
   if (error) {
-    throw Error(ExitCode::not_found, (folder / name).string() + " is a symbolic link that leads nowhere (" + error.message() +
-                                         "): fetch the model again");
+    throw Error(ExitCode::not_found, (folder / name).string() + " is a symbolic link that leads nowhere (" +
+                                         error.message() + "): fetch the model again");
   }
   const fs::path blobs = cache_blobs(home);
   if (!inside(target, home) && (blobs.empty() || !inside(target, blobs))) {
@@ -84,9 +84,10 @@ std::vector<MappedFile> open_shards(const ShardIndex& index, const fs::path& fol
     if (++count <= 20) missing += (missing.empty() ? "" : ", ") + shard;
   }
   if (count > 0) {
-    throw Error(ExitCode::not_found, index.file_name + ": " + std::to_string(count) + " of " + std::to_string(index.shards.size()) +
-                                         " shards are missing in " + folder.string() + ": " + missing +
-                                         (count > 20 ? ", ..." : "") + "; fetch them",
+    throw Error(ExitCode::not_found,
+                index.file_name + ": " + std::to_string(count) + " of " + std::to_string(index.shards.size()) +
+                    " shards are missing in " + folder.string() + ": " + missing + (count > 20 ? ", ..." : "") +
+                    "; fetch them",
                 "IDX_MISSING_SHARD");
   }
   std::vector<MappedFile> files;
@@ -94,8 +95,11 @@ std::vector<MappedFile> open_shards(const ShardIndex& index, const fs::path& fol
     files.push_back(open_in_folder(folder, shard, allow_symlinks));
     for (std::size_t i = 0; i + 1 < files.size(); ++i) {
       if (!files[i].same_file(files.back())) continue;
-      throw Error(ExitCode::bad_input, index.file_name + ": shards " + index.shards[i] + " and " + shard + " are one file; fetch "
-                                       "the folder again", "IDX_LIMIT");
+      throw Error(ExitCode::bad_input,
+                  index.file_name + ": shards " + index.shards[i] + " and " + shard +
+                      " are one file; fetch "
+                      "the folder again",
+                  "IDX_LIMIT");
     }
   }
   return files;

@@ -5,7 +5,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-
 namespace trainer::weights {
 namespace {
 

@@ -18,7 +18,9 @@ namespace trainer::weights {
 TensorFile::TensorFile(const std::filesystem::path& file, ReadOptions options)
     : TensorFile(MappedFile::open(file), options) {}
 
-TensorFile::TensorFile(MappedFile file, ReadOptions options) : file_(std::move(file)), options_(options) { load_header(); }
+TensorFile::TensorFile(MappedFile file, ReadOptions options) : file_(std::move(file)), options_(options) {
+  load_header();
+}
 
 void TensorFile::load_header() {
   const std::string name = path().string();
@@ -50,14 +52,17 @@ const TensorInfo* TensorFile::find(std::string_view name) const {
 TensorFile::Located TensorFile::locate(std::string_view name) const {
   const TensorEntry* entry = header_.find(name);
   if (entry == nullptr) {
-    throw Error(ExitCode::bad_input, path().string() + ": there is no tensor " + quote_name(name) + did_you_mean(name, names()),
+    throw Error(ExitCode::bad_input,
+                path().string() + ": there is no tensor " + quote_name(name) + did_you_mean(name, names()),
                 "ST_NO_TENSOR");
   }
   const auto type = scalar_type(entry->dtype);
   if (!type) {
-    throw Error(ExitCode::bad_input, path().string() + ": tensor " + quote_name(name) + " has dtype " +
-                                         std::string(dtype_name(entry->dtype)) + ", which LibTorch has no type for; use a "
-                                         "BF16 or F8_E4M3 version of this model",
+    throw Error(ExitCode::bad_input,
+                path().string() + ": tensor " + quote_name(name) + " has dtype " +
+                    std::string(dtype_name(entry->dtype)) +
+                    ", which LibTorch has no type for; use a "
+                    "BF16 or F8_E4M3 version of this model",
                 "ST_DTYPE_UNSUPPORTED");
   }
   return {*entry, *type};
@@ -72,8 +77,9 @@ at::Tensor TensorFile::read_rows(std::string_view name, int64_t begin, int64_t e
   const Located tensor = locate(name);
   std::vector<int64_t> shape = tensor.entry.shape;
   if (shape.empty() || begin < 0 || end < begin || end > shape[0]) {
-    throw Error(ExitCode::bad_input, path().string() + ": tensor " + quote_name(name) + " of shape " + shape_text(shape) +
-                                         " has no rows " + std::to_string(begin) + " to " + std::to_string(end),
+    throw Error(ExitCode::bad_input,
+                path().string() + ": tensor " + quote_name(name) + " of shape " + shape_text(shape) + " has no rows " +
+                    std::to_string(begin) + " to " + std::to_string(end),
                 "ST_ROWS");
   }
   const uint64_t row_bytes = shape[0] == 0 ? 0 : tensor.entry.bytes() / static_cast<uint64_t>(shape[0]);
@@ -90,7 +96,8 @@ at::Tensor TensorFile::load(const Located& tensor, const std::vector<int64_t>& s
   const bool large = options_.mode == ReadMode::map || (options_.mode == ReadMode::automatic && bytes >= kMapFrom);
   if (large && aligned && bytes > 0 && tensor.type != at::kBool) {
     auto region = std::make_shared<MappedRegion>(file_.map(offset, bytes));
-    return at::from_blob(region->data(), shape, [region](void*) {}, options);
+    return at::from_blob(
+        region->data(), shape, [region](void*) {}, options);
   }
   at::Tensor copy = at::empty(shape, options);
   if (bytes > 0) file_.read(offset, copy.data_ptr(), bytes);
@@ -104,9 +111,11 @@ void TensorFile::check_bool(const at::Tensor& tensor, const std::string& name) c
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     if (values[i] <= 1) continue;
     if (options_.profile == Profile::strict) {
-      throw Error(ExitCode::bad_input, path().string() + ": tensor " + quote_name(name) + ": element " + std::to_string(i) +
-                                           " is " + std::to_string(values[i]) + "; a BOOL is 0 or 1; the file is damaged: "
-                                           "fetch it again",
+      throw Error(ExitCode::bad_input,
+                  path().string() + ": tensor " + quote_name(name) + ": element " + std::to_string(i) + " is " +
+                      std::to_string(values[i]) +
+                      "; a BOOL is 0 or 1; the file is damaged: "
+                      "fetch it again",
                   "ST_BOOL");
     }
     values[i] = 1;

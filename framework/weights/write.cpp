@@ -13,8 +13,9 @@ TensorSpec describe(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) throw Error(ExitCode::failed, "tensor " + quote_name(name) + " to be written is undefined");
   const auto dtype = file_dtype(tensor.scalar_type());
   if (!dtype || tensor.layout() != at::kStrided || tensor.is_meta()) {
-    throw Error(ExitCode::bad_input, "tensor " + quote_name(name) + " (" + std::string(at::toString(tensor.scalar_type())) + ", " +
-                                         tensor.device().str() + ") cannot be stored in a safetensors file",
+    throw Error(ExitCode::bad_input,
+                "tensor " + quote_name(name) + " (" + std::string(at::toString(tensor.scalar_type())) + ", " +
+                    tensor.device().str() + ") cannot be stored in a safetensors file",
                 "ST_DTYPE_UNSUPPORTED");
   }
   return {name, *dtype, tensor.sizes().vec()};

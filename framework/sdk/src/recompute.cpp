@@ -4,6 +4,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <trainer/sdk/error.hpp>
 
 #include <optional>
@@ -38,10 +39,15 @@ struct Kept : torch::CustomClassHolder {
   BlockRun run;
   Flow shape;  ///< undefined where the flow is; tensors are replaced by the saved ones
   std::vector<Parameter*> parameters;
-  std::vector<bool> requires_grad;                  ///< of each flat input
-  std::vector<std::shared_ptr<void>> stored;        ///< flow inputs, when an ActivationStore keeps them
-  std::vector<at::Tensor> forward_outputs;          ///< metadata (1 element of storage), or the outputs when verifying
+  std::vector<bool> requires_grad;            ///< of each flat input
+  std::vector<std::shared_ptr<void>> stored;  ///< flow inputs, when an ActivationStore keeps them
+  std::vector<at::Tensor> forward_outputs;    ///< metadata (1 element of storage), or the outputs when verifying
   bool verifying = false;
+
+  void release() {
+    stored.clear();
+    forward_outputs.clear();
+  }
 };
 
 std::vector<at::Tensor> forward_on(Block& block, const Flow& like, const std::vector<Parameter*>& parameters,
@@ -55,19 +61,23 @@ std::vector<at::Tensor> forward_on(Block& block, const Flow& like, const std::ve
 std::vector<at::Tensor> without_data(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> list;
   for (const at::Tensor& tensor : tensors)
-    list.push_back(tensor.defined() ? tensor.detach().new_empty({1}).expand(tensor.sizes()) : at::Tensor());
+    list.push_back(tensor.defined() ? tensor.detach().new_empty({}).expand(tensor.sizes()) : at::Tensor());
   return list;
 }
 
-/// First run of a site: the block must compute the same with gradients on, from its declared inputs alone. After the
-/// forward without grad, since a member cached by an earlier block then still carries that block's graph.
-void verify(Block& block, const Flow& flow, const std::vector<Parameter*>& parameters, const FlatInputs& inputs,
-            const std::vector<at::Tensor>& outputs, const VerifiedSites* sites) {
+/// One run with gradients on, from declared inputs alone: its graph may end in them only. Done before and after the
+/// forward of a first run: a member that a block fills once carries the graph of the run before, one that it fills
+/// every time that of the run after, into the next run that reads it.
+/// `copies`: of the flow's tensors, so that a change in place harms nobody here and is left for the forward to find.
+std::vector<at::Tensor> run_from_inputs(Block& block, const Flow& flow, const std::vector<Parameter*>& parameters,
+                                        const FlatInputs& inputs, bool copies, const VerifiedSites* sites) {
   const at::AutoGradMode grad_on(true);
   const std::vector<at::Tensor> leaves = recompute::alias_leaves(inputs.tensors);
-  const std::vector<at::Tensor> again = forward_on(block, flow, parameters, leaves);
-  recompute::refuse_foreign_leaves(block, again, leaves, sites);
-  recompute::require_equal(block, outputs, again, /*compare_bits=*/true, "with gradients on");
+  std::vector<at::Tensor> given = leaves;
+  for (std::size_t i = 0; copies && i + parameters.size() < given.size(); ++i) given[i] = given[i].clone();
+  std::vector<at::Tensor> outputs = forward_on(block, flow, parameters, given);
+  recompute::refuse_foreign_leaves(block, outputs, leaves, inputs, sites);
+  return outputs;
 }
 
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
@@ -95,6 +105,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       const at::AutoGradMode grad_on(true);
       std::vector<at::Tensor> again = forward_on(block, kept->shape, kept->parameters, leaves);
       recompute::require_equal(block, kept->forward_outputs, again, kept->verifying, "in the recompute");
+      // The node lives as long as the loss; what it keeps besides saved variables must go with them, block by block.
+      if (!torch::autograd::get_current_graph_task_keep_graph()) kept->release();
       for (std::size_t i = 0; i < again.size(); ++i) {
         if (!grads[i].defined() || !again[i].defined() || !again[i].requires_grad()) continue;
         outputs.push_back(std::move(again[i]));
@@ -117,10 +129,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 
   static std::vector<at::Tensor> restore(AutogradContext* ctx, const Kept& kept) {
-    std::vector<at::Tensor> inputs;
-    for (const auto& handle : kept.stored) inputs.push_back(kept.run.store->take(handle, kept.run.site));
+    std::vector<at::Tensor> inputs, saved;
     try {
-      for (at::Tensor& tensor : ctx->get_saved_variables()) inputs.push_back(std::move(tensor));
+      saved = ctx->get_saved_variables();  // first: it is what refuses a second backward through a freed graph
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
       if (text.find("inplace") == std::string::npos && text.find("in-place") == std::string::npos) throw;
@@ -128,6 +139,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
                                         "\" cannot be recomputed: one of its inputs or parameters was changed in place "
                                         "after its forward");
     }
+    for (const auto& handle : kept.stored) inputs.push_back(kept.run.store->take(handle, kept.run.site));
+    for (at::Tensor& tensor : saved) inputs.push_back(std::move(tensor));
     // Integer and frozen inputs, and whatever a store returned, get back the flag that they had.
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].requires_grad() != kept.requires_grad[i])
@@ -174,13 +187,16 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
   const std::string site = run.verified != nullptr ? recompute::signature(block, inputs) : "";
   const bool first = run.verified != nullptr && (run.verified->always || !run.verified->signatures.contains(site));
   kept->verifying = first;
+  if (first) run_from_inputs(block, flow, parameters, inputs, /*copies=*/true, run.verified);
   const std::vector<int64_t> before = recompute::versions(inputs.tensors);
   std::vector<at::Tensor> outputs = Checkpoint::apply(at::TensorList(inputs.tensors), kept);
   recompute::refuse_changed_inputs(block, inputs, before);
   if (first) {
-    verify(block, flow, parameters, inputs, outputs, run.verified);
+    const auto again = run_from_inputs(block, flow, parameters, inputs, /*copies=*/false, run.verified);
+    recompute::require_equal(block, outputs, again, /*compare_bits=*/true, "with gradients on");
     kept->forward_outputs.clear();
-    for (const at::Tensor& output : outputs) kept->forward_outputs.push_back(output.defined() ? output.detach() : output);
+    for (const at::Tensor& output : outputs)
+      kept->forward_outputs.push_back(output.defined() ? output.detach() : output);
     run.verified->signatures.insert(site);
   }
   return outputs;
@@ -195,8 +211,20 @@ std::vector<at::Tensor> run_block(Block& block, const Flow& flow, const BlockRun
   const FlatInputs inputs = recompute::flatten(flow, parameters);
   bool differentiable = false;
   for (const at::Tensor& tensor : inputs.tensors) differentiable = differentiable || tensor.requires_grad();
-  if (!differentiable) return block.forward(flow);
+  if (!differentiable) {
+    std::vector<at::Tensor> outputs = block.forward(flow);
+    // With no differentiable input the outputs have no graph, unless the block reads what it does not declare.
+    if (run.options.recompute && run.verified != nullptr)
+      recompute::refuse_foreign_leaves(block, outputs, {}, inputs, run.verified);
+    return outputs;
+  }
   if (run.options.recompute) return run_recomputed(block, flow, run, parameters, inputs);
+  // Autograd runs the backward of such a block node by node: nothing here could bring its weights back for it.
+  if (run.residency != nullptr)
+    throw Error(ExitCode::bad_recipe,
+                "memory.strategies: the weights of block \"" + block.info().name +
+                    "\" are moved away after its forward, so it must be recomputed in backward; add "
+                    "a strategy that recomputes every block, e.g. \"full_checkpointing\"");
   return forward_on(block, flow, parameters, own_nodes(inputs.tensors));
 }
 

@@ -21,8 +21,18 @@ std::string describe(const at::Tensor& tensor) {
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() == 0) return true;
-  // As bytes, so that equal NaNs are equal and 0.0 differs from -0.0.
-  return at::equal(a.detach().contiguous().view(at::kByte), b.detach().contiguous().view(at::kByte));
+  // As bytes, so that equal NaNs are equal and 0.0 differs from -0.0; flat, since a scalar has no byte view.
+  const auto bytes = [](const at::Tensor& tensor) { return tensor.detach().reshape(-1).contiguous().view(at::kByte); };
+  return at::equal(bytes(a), bytes(b));
+}
+
+/// The input that shares its data with a leaf: an alias of it from another run, kept by the block.
+std::string name_by_data(const at::Tensor& leaf, const FlatInputs& inputs) {
+  for (std::size_t i = 0; i < inputs.tensors.size(); ++i)
+    if (leaf.numel() > 0 && inputs.tensors[i].has_storage() && leaf.has_storage() &&
+        inputs.tensors[i].is_alias_of(leaf))
+      return inputs.names[i];
+  return "";
 }
 
 [[noreturn]] void fail(const Block& block, const std::string& message) {
@@ -43,7 +53,7 @@ FlatInputs flatten(const Flow& flow, const std::vector<Parameter*>& parameters) 
   add(flow.carried, "carried");
   add(flow.shared, "shared");
   for (Parameter* parameter : parameters) {
-    flat.tensors.push_back(parameter->value());
+    flat.tensors.push_back(parameter->get());  // the substitute, when the block runs within another one
     flat.names.push_back(parameter->name());
   }
   return flat;
@@ -67,7 +77,8 @@ std::vector<at::Tensor> alias_leaves(const std::vector<at::Tensor>& tensors) {
 }
 
 void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& outputs,
-                           const std::vector<at::Tensor>& allowed, const VerifiedSites* sites) {
+                           const std::vector<at::Tensor>& allowed, const FlatInputs& inputs,
+                           const VerifiedSites* sites) {
   using torch::autograd::Node;
   std::unordered_set<const c10::TensorImpl*> known;
   for (const at::Tensor& tensor : allowed) known.insert(tensor.unsafeGetTensorImpl());
@@ -84,11 +95,13 @@ void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& ou
     if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node);
         leaf != nullptr && !known.contains(leaf->variable.unsafeGetTensorImpl())) {
       std::string name = sites != nullptr && sites->name_of ? sites->name_of(leaf->variable) : "";
+      if (name.empty()) name = name_by_data(leaf->variable, inputs);
       if (!name.empty()) name = "\"" + name + "\", ";
-      fail(block, "reads a differentiable tensor that is neither in its flow nor one of its parameters: it leads to " +
-                      name + "a " + describe(leaf->variable) +
-                      ". Its gradient would be lost when the block is recomputed. Pass the tensor through Flow::shared, "
-                      "or register the parameter with Block::own.");
+      fail(block,
+           "reads a differentiable tensor that is neither in its flow nor one of its parameters: it leads to " + name +
+               "a " + describe(leaf->variable) +
+               ". Its gradient would be lost when the block is recomputed. Pass the tensor through Flow::shared, "
+               "or register the parameter with Block::own.");
     }
     for (const auto& edge : node->next_edges()) visit(edge.function.get());
   }
@@ -97,8 +110,8 @@ void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& ou
 void require_equal(const Block& block, const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
                    bool compare_bits, const std::string& when) {
   if (expected.size() != got.size())
-    fail(block, "returned " + std::to_string(expected.size()) + " tensors in forward and " + std::to_string(got.size()) +
-                    " " + when);
+    fail(block, "returned " + std::to_string(expected.size()) + " tensors in forward and " +
+                    std::to_string(got.size()) + " " + when);
   for (std::size_t i = 0; i < got.size(); ++i) {
     const at::Tensor &a = expected[i], &b = got[i];
     const std::string which = "output " + std::to_string(i);
@@ -132,9 +145,11 @@ std::string signature(const Block& block, const FlatInputs& inputs) {
   // By name, not by type alone: a member cached by an earlier block of the same type is seen only in the later one.
   std::ostringstream text;
   text << block.info().name << ':' << block.info().type;
-  for (const at::Tensor& tensor : inputs.tensors)
-    text << ';' << c10::toString(tensor.scalar_type()) << tensor.sizes() << tensor.strides() << tensor.device()
-         << (tensor.requires_grad() ? '+' : '-');
+  for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
+    const at::Tensor& tensor = inputs.tensors[i];
+    text << ';' << inputs.names[i] << c10::toString(tensor.scalar_type()) << tensor.sizes() << tensor.strides()
+         << tensor.device() << (tensor.requires_grad() ? '+' : '-');
+  }
   return text.str();
 }
 

@@ -18,9 +18,10 @@ Flow unflatten(const Flow& like, const std::vector<at::Tensor>& tensors);
 /// Leaves that share data with `tensors`, each requiring grad as its original does.
 std::vector<at::Tensor> alias_leaves(const std::vector<at::Tensor>& tensors);
 
-/// Throws when a graph ending in `outputs` has a leaf that is none of `allowed`.
+/// Throws when a graph ending in `outputs` has a leaf that is none of `allowed`. `inputs` name it where they can.
 void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& outputs,
-                           const std::vector<at::Tensor>& allowed, const VerifiedSites* sites);
+                           const std::vector<at::Tensor>& allowed, const FlatInputs& inputs,
+                           const VerifiedSites* sites);
 
 /// Throws unless count, shapes, dtypes and bits are equal. `when` ends the sentence, e.g. "in the recompute".
 void require_equal(const Block& block, const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,

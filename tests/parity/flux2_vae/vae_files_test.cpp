@@ -53,6 +53,30 @@ class VaeFiles : public testing::Test {
   VaeDir dir_{parity_dirs().front()};
 };
 
+TEST(VaeSizes, PublishedModelsHaveTheirParameterCounts) {
+  const auto count = [](const flux2_vae::Requirements& required) {
+    int64_t elements = 0;
+    for (const TensorInfo& info : required.tensors()) {
+      int64_t size = 1;
+      for (const int64_t side : info.shape) size *= side;
+      elements += size;
+    }
+    return elements;
+  };
+  flux2_vae::VaeConfig config;
+  flux2_vae::Requirements encoder, decoder, small;
+  flux2_vae::Encoder(encoder, config);
+  flux2_vae::Decoder(decoder, config);
+  config.decoder_channels = {96, 192, 384, 384};
+  flux2_vae::Decoder(small, config);
+  EXPECT_EQ(count(encoder), 34'421'696);
+  EXPECT_EQ(count(decoder), 49'619'203);
+  EXPECT_EQ(encoder.tensors().size() + decoder.tensors().size() + 4, 248U);
+  EXPECT_EQ(count(small), 27'946'179);
+  EXPECT_EQ(config.spatial_factor(), 16);
+  EXPECT_EQ(config.packed_channels(), 128);
+}
+
 TEST_F(VaeFiles, PrefixesAreStrippedAndOthersIgnored) {
   const at::Tensor plain = encoded(dir_.diffusers, dir_.config);
   for (const char* prefix : {"vae.", "first_stage_model."}) {

@@ -45,7 +45,7 @@ TEST(Buckets, SmallResolutionsAndExactSizesHaveOneBucket) {
 TEST(Buckets, PicturesGoToTheNearestAspect) {
   const BucketGrid grid({{512}, 16, 2.0});
   EXPECT_EQ(grid.assign(4000, 4000), (Bucket{512, 512}));
-  EXPECT_EQ(grid.assign(4000, 3000), (Bucket{592, 432}));   // 1.370 for 1.333
+  EXPECT_EQ(grid.assign(4000, 3000), (Bucket{592, 432}));  // 1.370 for 1.333
   EXPECT_EQ(grid.assign(3000, 4000), (Bucket{432, 592}));
   EXPECT_EQ(grid.assign(10000, 100), grid.assign(20000, 100));  // beyond the widest
   EXPECT_EQ(grid.assign(10000, 100).text(), grid.buckets().back().text());
@@ -58,8 +58,10 @@ TEST(Buckets, CoverScaleIsThatOfTheTighterSide) {
 
 TEST(Buckets, RefuseWrongSizes) {
   const auto refusal = [](const BucketOptions& options) { return message_of([&] { BucketGrid{options}; }); };
-  EXPECT_EQ(refusal({{520}, 16, 2}), "data: resolution 520 is not a multiple of 16, which this model and autoencoder need");
-  EXPECT_EQ(refusal({{512, 0}, 16, 2}), "data: resolution 0 is not a multiple of 16, which this model and autoencoder need");
+  EXPECT_EQ(refusal({{520}, 16, 2}),
+            "data: resolution 520 is not a multiple of 16, which this model and autoencoder need");
+  EXPECT_EQ(refusal({{512, 0}, 16, 2}),
+            "data: resolution 0 is not a multiple of 16, which this model and autoencoder need");
   EXPECT_EQ(refusal({{512}, 16, 0.5}), "data: max_aspect must be at least 1");
   EXPECT_EQ(refusal({{}, 16, 2}), "data: resolution takes one or two numbers");
 }

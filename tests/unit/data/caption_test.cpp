@@ -21,10 +21,14 @@ TEST(Caption, DropsMarkLineEndsAndTrailingSpaceOnly) {
 
 TEST(Caption, RefusesWhatIsNotUtf8WithTheOffset) {
   EXPECT_EQ(refusal("caf\xE9 au lait"), "is not UTF-8 at byte 3");
-  EXPECT_EQ(refusal("\xEF\xBB\xBF" "a\xFF"), "is not UTF-8 at byte 4");
-  EXPECT_EQ(refusal("\xED\xA0\x80"), "is not UTF-8 at byte 0");   // a surrogate
-  EXPECT_EQ(refusal("\xC0\xAF"), "is not UTF-8 at byte 0");       // overlong
-  EXPECT_EQ(refusal("\xFF\xFE" "a\0"s), "is not UTF-8 at byte 0");  // UTF-16
+  EXPECT_EQ(refusal("\xEF\xBB\xBF"
+                    "a\xFF"),
+            "is not UTF-8 at byte 4");
+  EXPECT_EQ(refusal("\xED\xA0\x80"), "is not UTF-8 at byte 0");  // a surrogate
+  EXPECT_EQ(refusal("\xC0\xAF"), "is not UTF-8 at byte 0");      // overlong
+  EXPECT_EQ(refusal("\xFF\xFE"
+                    "a\0"s),
+            "is not UTF-8 at byte 0");  // UTF-16
 }
 
 TEST(Caption, RefusesControlCharacters) {

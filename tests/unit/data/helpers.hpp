@@ -1,15 +1,15 @@
 /// @file What the tests of framework/data share: fixture pictures, a folder that vanishes, errors as text.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <base/files.hpp>
 #include <data/image.hpp>
-#include <gtest/gtest.h>
 #include <trainer/sdk/error.hpp>
 
+#include <unistd.h>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <unistd.h>
 
 namespace trainer::data {
 

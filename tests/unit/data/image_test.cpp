@@ -18,9 +18,9 @@ Pixel pixel(const Image& image, int64_t x, int64_t y) {
 int quad_error(const Image& image) {
   const int64_t x = image.width / 4, y = image.height / 4;
   const std::array<std::pair<Pixel, Pixel>, 4> pairs = {{{pixel(image, x, y), {255, 0, 0}},
-                                                        {pixel(image, 3 * x, y), {0, 0, 255}},
-                                                        {pixel(image, x, 3 * y), {128, 0, 0}},
-                                                        {pixel(image, 3 * x, 3 * y), {0, 0, 128}}}};
+                                                         {pixel(image, 3 * x, y), {0, 0, 255}},
+                                                         {pixel(image, x, 3 * y), {128, 0, 0}},
+                                                         {pixel(image, 3 * x, 3 * y), {0, 0, 128}}}};
   int error = 0;
   for (const auto& [got, wanted] : pairs) {
     for (std::size_t c = 0; c < 3; ++c) error = std::max(error, std::abs(got[c] - wanted[c]));
@@ -34,9 +34,13 @@ class ImageTest : public testing::Test {
 };
 
 TEST_F(ImageTest, EveryFormatGivesTheSamePicture) {
-  for (const auto& [name, format, tolerance] :
-       {std::tuple{"quad.png", "png", 0}, {"quad.webp", "webp", 0}, {"quad.tiff", "tiff", 0}, {"palette.png", "png", 0},
-        {"quad.jpg", "jpeg", 3}, {"quad.avif", "heif", 6}, {"orientation6.jpg", "jpeg", 3}}) {
+  for (const auto& [name, format, tolerance] : {std::tuple{"quad.png", "png", 0},
+                                                {"quad.webp", "webp", 0},
+                                                {"quad.tiff", "tiff", 0},
+                                                {"palette.png", "png", 0},
+                                                {"quad.jpg", "jpeg", 3},
+                                                {"quad.avif", "heif", 6},
+                                                {"orientation6.jpg", "jpeg", 3}}) {
     const ImageHeader header = read_image_header(fixture(name));
     EXPECT_EQ(header.format, format) << name;
     EXPECT_EQ(header.width, 48) << name;
@@ -166,7 +170,8 @@ TEST(ImageModule, WithoutItTheMessageSaysWhatToInstall) {
         std::fputs(text.c_str(), stderr);
         std::exit(text.find("/nowhere/libtrainer_images.so") != std::string::npos ? 7 : 1);
       },
-      testing::ExitedWithCode(7), "Install libvips .Debian and Ubuntu: apt install libvips42., or train from a complete cache");
+      testing::ExitedWithCode(7),
+      "Install libvips .Debian and Ubuntu: apt install libvips42., or train from a complete cache");
 }
 
 }  // namespace

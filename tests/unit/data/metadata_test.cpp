@@ -26,17 +26,19 @@ std::string refusal(const std::string& name, const std::string& content) {
 using Rows = std::vector<std::string>;
 
 TEST(Metadata, JsonLinesWithTheColumnsOfThePeers) {
-  EXPECT_EQ(rows_of("m.jsonl", "\xEF\xBB\xBF{\"image_path\": \"a.png\", \"caption\": \"a fox\"}\r\n\n"
-                               "{\"file_name\": \"b.png\", \"text\": \"two\\nlines\", \"width\": 1e400}\n"
-                               "{\"image\": \"c.png\", \"path\": \"x\", \"prompt\": \"\"}\n"
-                               "{\"path\": \"d.png\", \"caption\": null}"),
+  EXPECT_EQ(rows_of("m.jsonl",
+                    "\xEF\xBB\xBF{\"image_path\": \"a.png\", \"caption\": \"a fox\"}\r\n\n"
+                    "{\"file_name\": \"b.png\", \"text\": \"two\\nlines\", \"width\": 1e400}\n"
+                    "{\"image\": \"c.png\", \"path\": \"x\", \"prompt\": \"\"}\n"
+                    "{\"path\": \"d.png\", \"caption\": null}"),
             (Rows{"1 a.png|a fox", "3 !has a number that is out of range", "4 c.png|", "5 d.png|(none)"}));
 }
 
 TEST(Metadata, BadJsonLinesAreNamedAndTheOthersRead) {
-  EXPECT_EQ(rows_of("m.jsonl", "{\"image\": \"a.png\",}\n[1]\n{\"caption\": \"x\"}\n{\"image\": 3}\n"
-                               "{\"image\": \"a\", \"text\": [\"x\"]}\n{\"image\": \"a\", \"image\": \"b\"}\n" +
-                                   std::string(40, '[') + "\n{\"image\": \"z.png\", \"text\": \"z\"}\n"),
+  EXPECT_EQ(rows_of("m.jsonl",
+                    "{\"image\": \"a.png\",}\n[1]\n{\"caption\": \"x\"}\n{\"image\": 3}\n"
+                    "{\"image\": \"a\", \"text\": [\"x\"]}\n{\"image\": \"a\", \"image\": \"b\"}\n" +
+                        std::string(40, '[') + "\n{\"image\": \"z.png\", \"text\": \"z\"}\n"),
             (Rows{"1 !is not valid JSON (character 19)", "2 !is not an object {...}",
                   "3 !names no picture (key \"image\", \"file_name\", \"image_path\" or \"path\")",
                   "4 !\"image\" is not a string", "5 !\"text\" is not a string", "6 !has the key \"image\" twice",
@@ -44,8 +46,9 @@ TEST(Metadata, BadJsonLinesAreNamedAndTheOthersRead) {
 }
 
 TEST(Metadata, CsvWithQuotes) {
-  EXPECT_EQ(rows_of("m.csv", "id,file_name,prompt\r\n1,a.png,\"a \"\"red\"\" fox, sitting\"\r\n\r\n"
-                             "2,b.png,\"two\nlines\"\n3,c.png,\n4,d.png\n5,,x\n6,\"e.png\",plain"),
+  EXPECT_EQ(rows_of("m.csv",
+                    "id,file_name,prompt\r\n1,a.png,\"a \"\"red\"\" fox, sitting\"\r\n\r\n"
+                    "2,b.png,\"two\nlines\"\n3,c.png,\n4,d.png\n5,,x\n6,\"e.png\",plain"),
             (Rows{"2 a.png|a \"red\" fox, sitting", "4 b.png|two\nlines", "6 c.png|",
                   "7 !has 2 fields, the first line has 3", "8 !names no picture", "9 e.png|plain"}));
   EXPECT_EQ(rows_of("m.csv", "image\na.png\n"), (Rows{"2 a.png|(none)"}));

@@ -56,7 +56,8 @@ TEST(Sampler, AStepDoesNotDependOnWhatWasAskedBefore) {
   for (uint64_t step = 0; step < 60; ++step) expected[step] = step_of(forward, step);
   for (uint64_t step = 60; step-- > 0;) EXPECT_EQ(step_of(backward, step), expected[step]) << step;
   EXPECT_EQ(step_of(Sampler(items, options), 37), expected[37]);
-  EXPECT_NE(step_of(Sampler(items, {.seed = 6, .batch_size = 4}), 0), step_of(Sampler(items, {.seed = 5, .batch_size = 4}), 0));
+  EXPECT_NE(step_of(Sampler(items, {.seed = 6, .batch_size = 4}), 0),
+            step_of(Sampler(items, {.seed = 5, .batch_size = 4}), 0));
 }
 
 TEST(Sampler, TheMicroBatchSizeChangesNothing) {
@@ -130,7 +131,8 @@ TEST(Sampler, TheOrderOfASeedIsFixed) {
   const Sampler sampler(items, {.seed = 42, .batch_size = 2, .caption_dropout = 0.5});
   std::string text;
   for (uint64_t step = 0; step < 6; ++step) {
-    for (const Draw& draw : step_of(sampler, step)) text += std::to_string(draw.sample) + (draw.drop_caption ? "- " : " ");
+    for (const Draw& draw : step_of(sampler, step))
+      text += std::to_string(draw.sample) + (draw.drop_caption ? "- " : " ");
   }
   EXPECT_EQ(text, "4 5- 1 3 2 0- 0 1 3- 2- 4 5 ");
 }
@@ -138,7 +140,8 @@ TEST(Sampler, TheOrderOfASeedIsFixed) {
 TEST(Sampler, RefusesSizesThatDoNotDivide) {
   const auto items = items_of({4});
   const auto refusal = [&](const SamplerOptions& options) { return message_of([&] { Sampler(items, options); }); };
-  EXPECT_EQ(refusal({.batch_size = 4, .micro_batch_size = 3}), "train: micro_batch_size (3) must divide batch_size (4)");
+  EXPECT_EQ(refusal({.batch_size = 4, .micro_batch_size = 3}),
+            "train: micro_batch_size (3) must divide batch_size (4)");
   EXPECT_EQ(refusal({.batch_size = 4, .group_size = 3}), "train: group_size (3) must divide batch_size (4)");
   EXPECT_EQ(refusal({.batch_size = 4, .micro_batch_size = 4, .group_size = 2}),
             "train: micro_batch_size (4) must divide group_size (2)");

@@ -68,8 +68,9 @@ TEST_F(SourceTest, WhatOtherToolsLeaveBehindIsNoData) {
   }
   EXPECT_EQ(samples(), (Names{"a.png|first"}));
   source_.recursive = true;
-  EXPECT_EQ(refusal(), "1 file cannot be used:\n  sub/x.png: no caption: x.txt or x.caption is missing\n"
-                       "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+  EXPECT_EQ(refusal(),
+            "1 file cannot be used:\n  sub/x.png: no caption: x.txt or x.caption is missing\n"
+            "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
   folder_.write("sub/x.txt", "deep");
   EXPECT_EQ(samples(), (Names{"a.png|first", "sub/x.png|deep"}));
 }
@@ -105,9 +106,10 @@ TEST_F(SourceTest, EverythingBadIsReportedAtOnce) {
 TEST_F(SourceTest, NoCaptionAtAllIsOneSentence) {
   for (const char* name : {"a", "b", "c"}) picture(name, nullptr);
   source_.captions = {".txt"};
-  EXPECT_EQ(refusal(), "data folder " + source_.folder +
-                           ": none of its 3 pictures has a caption (looked for files of the same name ending in .txt)\n"
-                           "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+  EXPECT_EQ(refusal(),
+            "data folder " + source_.folder +
+                ": none of its 3 pictures has a caption (looked for files of the same name ending in .txt)\n"
+                "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
   source_.caption = "a fox";
   EXPECT_EQ(samples(), (Names{"a.png|a fox", "b.png|a fox", "c.png|a fox"}));
 }
@@ -134,16 +136,19 @@ TEST_F(SourceTest, AFolderWithoutPicturesIsAnError) {
 TEST_F(SourceTest, MetadataFiles) {
   folder_.copy("quad.png", "img/a.png");
   folder_.copy("quad.jpg", "img/b.jpg");
-  folder_.write("list.jsonl", "{\"image_path\": \"img/b.jpg\", \"caption\": \"second\"}\n"
-                              "{\"image_path\": \"img/a.png\", \"caption\": \"first\\r\\n\"}\n");
+  folder_.write("list.jsonl",
+                "{\"image_path\": \"img/b.jpg\", \"caption\": \"second\"}\n"
+                "{\"image_path\": \"img/a.png\", \"caption\": \"first\\r\\n\"}\n");
   source_.metadata = (folder_ / "list.jsonl").string();
   EXPECT_EQ(samples(), (Names{"img/b.jpg|second", "img/a.png|first"}));
-  folder_.write("list.jsonl", "{\"image_path\": \"img/a.png\", \"caption\": \"first\"}\n{\"image_path\": \"img/c.png\"}\n"
-                              "{\"image_path\": \"/etc/passwd\", \"caption\": \"x\"}\n{\"image_path\": \"img/b.jpg\"}\n");
-  EXPECT_EQ(refusal(), "3 files cannot be used:\n  img/b.jpg: no caption in list.jsonl:4\n"
-                       "  list.jsonl:2: picture img/c.png does not exist\n"
-                       "  list.jsonl:3: picture /etc/passwd lies outside the data folder\n"
-                       "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+  folder_.write("list.jsonl",
+                "{\"image_path\": \"img/a.png\", \"caption\": \"first\"}\n{\"image_path\": \"img/c.png\"}\n"
+                "{\"image_path\": \"/etc/passwd\", \"caption\": \"x\"}\n{\"image_path\": \"img/b.jpg\"}\n");
+  EXPECT_EQ(refusal(),
+            "3 files cannot be used:\n  img/b.jpg: no caption in list.jsonl:4\n"
+            "  list.jsonl:2: picture img/c.png does not exist\n"
+            "  list.jsonl:3: picture /etc/passwd lies outside the data folder\n"
+            "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
 }
 
 TEST_F(SourceTest, AnImagefolderIsReadAsItIs) {
@@ -151,7 +156,8 @@ TEST_F(SourceTest, AnImagefolderIsReadAsItIs) {
   folder_.copy("quad.png", "unlisted.png");
   folder_.write("metadata.csv", "file_name,text\na.png,\"a fox, red\"\n");
   EXPECT_EQ(samples(), (Names{"a.png|a fox, red"}));
-  EXPECT_EQ(scanned().notes, (Names{"pictures and captions of " + source_.folder + " are those that metadata.csv names"}));
+  EXPECT_EQ(scanned().notes,
+            (Names{"pictures and captions of " + source_.folder + " are those that metadata.csv names"}));
 }
 
 TEST_F(SourceTest, LinksMustStayInside) {
@@ -165,9 +171,10 @@ TEST_F(SourceTest, LinksMustStayInside) {
   folder_.write("outside.txt", "x");
   picture("b", nullptr);
   fs::create_symlink("/etc/hostname", folder_ / "b.txt");
-  EXPECT_EQ(refusal(), "2 files cannot be used:\n"
-                       "  b.png: caption b.txt is a link to nothing or out of the data folder\n"
-                       "  outside.png: is a link to nothing or out of the data folder\nMend or remove what is named here.");
+  EXPECT_EQ(refusal(),
+            "2 files cannot be used:\n"
+            "  b.png: caption b.txt is a link to nothing or out of the data folder\n"
+            "  outside.png: is a link to nothing or out of the data folder\nMend or remove what is named here.");
 }
 
 TEST_F(SourceTest, SmallPicturesAreEnlargedOrLeftOut) {
@@ -213,8 +220,9 @@ TEST_F(SourceTest, VerifyingFindsWhatTheHeaderDoesNotShow) {
   folder_.write("cut.txt", "x");
   EXPECT_EQ(refusal(), "");
   options_.verify_pixels = true;
-  EXPECT_EQ(refusal(), "1 file cannot be used:\n  cut.jpg: damaged: VipsJpeg: Premature end of input file\n"
-                       "Mend or remove what is named here.");
+  EXPECT_EQ(refusal(),
+            "1 file cannot be used:\n  cut.jpg: damaged: VipsJpeg: Premature end of input file\n"
+            "Mend or remove what is named here.");
 }
 
 }  // namespace

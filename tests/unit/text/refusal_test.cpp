@@ -114,8 +114,8 @@ TEST_F(Refusal, RepeatedKeysTokensAndIds) {
           "TOK_DUPLICATE");
   refused(std::string("{\"model\": {\"vocab\": {\"a\": 0, \"b\": 0}}}"),
           ": model.vocab: id 0 is given to both \"a\" and \"b\"", "TOK_DUPLICATE");
-  refused_with("/model/merges", Json::array({Json::array({"a", "b"}), "a b"}), ": model.merges[1]: the merge of \"a\" and \"b\" appears twice",
-               "TOK_DUPLICATE");
+  refused_with("/model/merges", Json::array({Json::array({"a", "b"}), "a b"}),
+               ": model.merges[1]: the merge of \"a\" and \"b\" appears twice", "TOK_DUPLICATE");
   const Json token = small()["added_tokens"][0];
   Json other = token;
   refused_with("/added_tokens/1", token, ": added_tokens[1]: \"<s>\" appears twice", "TOK_DUPLICATE");
@@ -209,10 +209,10 @@ TEST_F(Refusal, RegularExpressionsThatCannotBeUsed) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), "TOK_REGEX");
-    EXPECT_EQ(
-        error.what(),
-        std::string("regular expression \"(a|a?)+[bc]\" gave up at byte 0 of the text: match limit exceeded; shorten the "
-                    "text"));
+    EXPECT_EQ(error.what(),
+              std::string(
+                  "regular expression \"(a|a?)+[bc]\" gave up at byte 0 of the text: match limit exceeded; shorten the "
+                  "text"));
   }
 }
 

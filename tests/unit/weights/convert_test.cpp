@@ -39,9 +39,12 @@ TEST(Convert, TypesMapBothWays) {
 TEST(Convert, Float8Saturates) {
   const at::Tensor values = at::tensor({1.0f, 448.0f, 465.0f, -1e6f, kInf, 70000.0f, 0.3f});
   const auto back = [&](at::ScalarType type) { return convert_dtype(values, type).to(at::kFloat); };
-  EXPECT_TRUE(at::equal(back(at::kFloat8_e4m3fn), at::tensor({1.0f, 448.0f, 448.0f, -448.0f, 448.0f, 448.0f, 0.3125f})));
-  EXPECT_TRUE(at::equal(back(at::kFloat8_e5m2), at::tensor({1.0f, 448.0f, 448.0f, -57344.0f, 57344.0f, 57344.0f, 0.3125f})));
-  EXPECT_TRUE(at::equal(back(at::kFloat8_e4m3fnuz), at::tensor({1.0f, 240.0f, 240.0f, -240.0f, 240.0f, 240.0f, 0.3125f})));
+  EXPECT_TRUE(
+      at::equal(back(at::kFloat8_e4m3fn), at::tensor({1.0f, 448.0f, 448.0f, -448.0f, 448.0f, 448.0f, 0.3125f})));
+  EXPECT_TRUE(
+      at::equal(back(at::kFloat8_e5m2), at::tensor({1.0f, 448.0f, 448.0f, -57344.0f, 57344.0f, 57344.0f, 0.3125f})));
+  EXPECT_TRUE(
+      at::equal(back(at::kFloat8_e4m3fnuz), at::tensor({1.0f, 240.0f, 240.0f, -240.0f, 240.0f, 240.0f, 0.3125f})));
   EXPECT_TRUE(std::isnan(convert_dtype(at::tensor({kNan}), at::kFloat8_e4m3fn).to(at::kFloat).item<float>()));
   const at::Tensor wide = at::tensor({1000.0f, 2.0f}).to(at::kFloat8_e5m2);
   EXPECT_TRUE(at::equal(convert_dtype(wide, at::kFloat8_e4m3fn).to(at::kFloat), at::tensor({448.0f, 2.0f})));
@@ -56,7 +59,8 @@ TEST(Convert, OtherTypesAreAPlainCast) {
 }
 
 TEST(Finite, FindsOneBadElementInEveryType) {
-  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kFloat8_e5m2, at::kComplexFloat}) {
+  for (const at::ScalarType type :
+       {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kFloat8_e5m2, at::kComplexFloat}) {
     for (const float bad : {kInf, -kInf, kNan}) {
       at::Tensor values = at::zeros({7, 11}, at::kFloat);
       EXPECT_TRUE(all_finite(values.to(type))) << type;

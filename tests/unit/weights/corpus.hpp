@@ -31,19 +31,19 @@ inline std::string file(std::string_view json, std::size_t data_bytes = 0) {
 /// `"name":{...}`
 inline std::string entry(const std::string& name, const std::string& dtype, const std::string& shape, uint64_t begin,
                          uint64_t end) {
-  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":[" + std::to_string(begin) +
-         "," + std::to_string(end) + "]}";
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":[" +
+         std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 /// A header with one F32 tensor "a" of 2 elements whose field `name` is replaced by `value` (8 bytes of data).
-inline std::string one(const std::string& shape, const std::string& offsets = "[0,8]", const std::string& dtype = "\"F32\"",
-                       std::size_t data_bytes = 8) {
+inline std::string one(const std::string& shape, const std::string& offsets = "[0,8]",
+                       const std::string& dtype = "\"F32\"", std::size_t data_bytes = 8) {
   return file("{\"a\":{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}}", data_bytes);
 }
 inline const std::string kGood = "{" + entry("a", "F32", "[2]", 0, 8) + "}";  // needs 8 bytes of data
 
-const std::vector<Case>& framing_cases();   // rules 2 to 9
-const std::vector<Case>& json_cases();      // rules 12 to 19
-const std::vector<Case>& tensor_cases();    // rules 20 to 26
+const std::vector<Case>& framing_cases();  // rules 2 to 9
+const std::vector<Case>& json_cases();     // rules 12 to 19
+const std::vector<Case>& tensor_cases();   // rules 20 to 26
 std::vector<Case> accepted_cases();
 
 }  // namespace trainer::weights::corpus

@@ -52,11 +52,33 @@ TEST(Header, EveryRuleHasThreeExamples) {
   for (const auto* cases : {&corpus::framing_cases(), &corpus::json_cases(), &corpus::tensor_cases()}) {
     for (const Case& example : *cases) ++examples[example.code], ++refused;
   }
-  for (const char* code :
-       {"ST_TOO_SHORT", "ST_HEADER_LEN", "ST_HEADER_TOO_LARGE", "ST_TRUNCATED_HEADER", "ST_HEADER_START", "ST_HEADER_TRAILING",
-        "ST_UTF8", "ST_TRAILING_BYTES", "ST_TRUNCATED_DATA", "ST_JSON_SHAPE", "ST_JSON_DEPTH", "ST_JSON_SYNTAX", "ST_DUP_KEY",
-        "ST_INT", "ST_METADATA_TYPE", "ST_LIMIT", "ST_ENTRY_FIELD", "ST_OFFSETS", "ST_NAME", "ST_DTYPE", "ST_RANK", "ST_DIM",
-        "ST_OVERFLOW", "ST_SUBBYTE", "ST_SIZE_MISMATCH", "ST_OVERLAP", "ST_GAP"}) {
+  for (const char* code : {"ST_TOO_SHORT",
+                           "ST_HEADER_LEN",
+                           "ST_HEADER_TOO_LARGE",
+                           "ST_TRUNCATED_HEADER",
+                           "ST_HEADER_START",
+                           "ST_HEADER_TRAILING",
+                           "ST_UTF8",
+                           "ST_TRAILING_BYTES",
+                           "ST_TRUNCATED_DATA",
+                           "ST_JSON_SHAPE",
+                           "ST_JSON_DEPTH",
+                           "ST_JSON_SYNTAX",
+                           "ST_DUP_KEY",
+                           "ST_INT",
+                           "ST_METADATA_TYPE",
+                           "ST_LIMIT",
+                           "ST_ENTRY_FIELD",
+                           "ST_OFFSETS",
+                           "ST_NAME",
+                           "ST_DTYPE",
+                           "ST_RANK",
+                           "ST_DIM",
+                           "ST_OVERFLOW",
+                           "ST_SUBBYTE",
+                           "ST_SIZE_MISMATCH",
+                           "ST_OVERLAP",
+                           "ST_GAP"}) {
     EXPECT_GE(examples[code], 3) << code;
   }
   EXPECT_GE(refused, 120);
@@ -79,9 +101,10 @@ TEST(Header, CompatAcceptsAllThatStrictAccepts) {
 }
 
 TEST(Header, GivesEntriesAndMetadata) {
-  const std::string bytes = corpus::file("{\"__metadata__\":{\"format\":\"pt\",\"n\\u006fte\":\"a\\nb\"}," +
-                                             corpus::entry("b", "BF16", "[2,3]", 4, 16) + "," +
-                                             corpus::entry("a", "F32", "[]", 0, 4) + "}  ", 16);
+  const std::string bytes =
+      corpus::file("{\"__metadata__\":{\"format\":\"pt\",\"n\\u006fte\":\"a\\nb\"}," +
+                       corpus::entry("b", "BF16", "[2,3]", 4, 16) + "," + corpus::entry("a", "F32", "[]", 0, 4) + "}  ",
+                   16);
   const Header header = parse_header(bytes, bytes.size(), "x");
   ASSERT_EQ(header.entries.size(), 2u);
   EXPECT_EQ(header.entries[0].name, "a");
@@ -106,9 +129,11 @@ TEST(Header, CompatWarnsOncePerFile) {
   EXPECT_EQ(header.warnings[0], "x: 2 tensors have fields other than dtype, shape and data_offsets; they are ignored");
 }
 
-/// Any prefix of a good file, and any single flipped byte of its header, is refused or still a file that holds together.
+/// Any prefix of a good file, and any single flipped byte of its header, is refused or still a file that holds
+/// together.
 TEST(Header, SurvivesEveryCutAndFlip) {
-  const std::string good = corpus::file("{" + corpus::entry("a", "F32", "[2]", 0, 8) + "," + corpus::entry("b", "I64", "[1]", 8, 16) + "}", 16);
+  const std::string good = corpus::file(
+      "{" + corpus::entry("a", "F32", "[2]", 0, 8) + "," + corpus::entry("b", "I64", "[1]", 8, 16) + "}", 16);
   for (std::size_t size = 0; size < good.size(); ++size) {
     EXPECT_NE(outcome({"cut", good.substr(0, size), "", ""}).first, "") << size;
   }

@@ -62,12 +62,12 @@ Error error_of(Action&& action) {
   return {ExitCode::done, "nothing"};
 }
 
-#define EXPECT_ERROR(action, expected_exit, expected_code, piece)                         \
-  do {                                                                                    \
-    const trainer::Error error = trainer::weights::error_of([&] { (void)(action); });     \
-    EXPECT_EQ(error.exit_code(), expected_exit) << error.what();                          \
-    EXPECT_EQ(error.code(), expected_code) << error.what();                               \
-    EXPECT_NE(std::string(error.what()).find(piece), std::string::npos) << error.what();  \
+#define EXPECT_ERROR(action, expected_exit, expected_code, piece)                        \
+  do {                                                                                   \
+    const trainer::Error error = trainer::weights::error_of([&] { (void)(action); });    \
+    EXPECT_EQ(error.exit_code(), expected_exit) << error.what();                         \
+    EXPECT_EQ(error.code(), expected_code) << error.what();                              \
+    EXPECT_NE(std::string(error.what()).find(piece), std::string::npos) << error.what(); \
   } while (false)
 
 }  // namespace trainer::weights

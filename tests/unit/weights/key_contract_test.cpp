@@ -7,7 +7,8 @@ namespace trainer::weights {
 namespace {
 
 const std::vector<NamedShape> kModel = {{"a.weight", {4, 2}, ""}, {"a.bias", {4}, ""}, {"b.weight", {3, 4}, "BF16"}};
-const std::vector<NamedShape> kFile = {{"a.weight", {4, 2}, "F32"}, {"a.bias", {4}, "F32"}, {"b.weight", {3, 4}, "BF16"}};
+const std::vector<NamedShape> kFile = {
+    {"a.weight", {4, 2}, "F32"}, {"a.bias", {4}, "F32"}, {"b.weight", {3, 4}, "BF16"}};
 
 std::string refusal(std::vector<NamedShape> found, const ContractOptions& options = {}) {
   const Error error = error_of([&] { check_key_contract("m.safetensors", kModel, found, options); });
@@ -27,19 +28,23 @@ TEST(KeyContract, AcceptsWhatFits) {
 TEST(KeyContract, NamesMissingUnexpectedShapeAndDtype) {
   std::vector<NamedShape> found = kFile;
   found[0].name = "a.wieght";
-  EXPECT_EQ(refusal(found), "m.safetensors: the tensors do not fit the model\n"
-                            "  1 missing:\n    \"a.weight\" [4, 2] (did you mean \"a.wieght\"?)\n"
-                            "  1 unexpected:\n    \"a.wieght\"\n"
-                            "  is this the right file, and the right variant in the recipe?");
+  EXPECT_EQ(refusal(found),
+            "m.safetensors: the tensors do not fit the model\n"
+            "  1 missing:\n    \"a.weight\" [4, 2] (did you mean \"a.wieght\"?)\n"
+            "  1 unexpected:\n    \"a.wieght\"\n"
+            "  is this the right file, and the right variant in the recipe?");
   found = kFile;
   found[1].shape = {5};
-  EXPECT_NE(refusal(found).find("1 of the wrong shape:\n    \"a.bias\": the model needs [4], the file has [5]"), std::string::npos);
+  EXPECT_NE(refusal(found).find("1 of the wrong shape:\n    \"a.bias\": the model needs [4], the file has [5]"),
+            std::string::npos);
   found = kFile;
   found[2].dtype = "F32";
-  EXPECT_NE(refusal(found).find("1 of the wrong dtype:\n    \"b.weight\": the model needs BF16, the file has F32"), std::string::npos);
+  EXPECT_NE(refusal(found).find("1 of the wrong dtype:\n    \"b.weight\": the model needs BF16, the file has F32"),
+            std::string::npos);
   found = kFile;
   found.push_back({"lora_unet_x.alpha", {}, "F32"});
-  EXPECT_NE(refusal(found, {.ignored_prefixes = {"vision_tower."}}).find("1 unexpected:\n    \"lora_unet_x.alpha\""), std::string::npos);
+  EXPECT_NE(refusal(found, {.ignored_prefixes = {"vision_tower."}}).find("1 unexpected:\n    \"lora_unet_x.alpha\""),
+            std::string::npos);
 }
 
 TEST(KeyContract, NothingFitsIsAnError) {

@@ -22,7 +22,8 @@ TEST(MappedFile, ReadsAndMapsAnyPart) {
   const MappedFile file = MappedFile::open(folder.write("f", content));
   EXPECT_EQ(file.size(), 20'000u);
   EXPECT_EQ(file.path(), folder / "f");
-  for (const auto& [offset, bytes] : {std::pair{0u, 20'000u}, {1u, 1u}, {4095u, 2u}, {4096u, 4096u}, {8191u, 11'809u}}) {
+  for (const auto& [offset, bytes] :
+       {std::pair{0u, 20'000u}, {1u, 1u}, {4095u, 2u}, {4096u, 4096u}, {8191u, 11'809u}}) {
     std::string copy(bytes, '?');
     file.read(offset, copy.data(), bytes);
     EXPECT_EQ(copy, content.substr(offset, bytes));
@@ -55,9 +56,11 @@ TEST(MappedFile, RegionOutlivesTheFileAndItsReplacement) {
 TEST(MappedFile, RefusesWhatIsNotARegularFile) {
   const TempFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_ERROR(MappedFile::open(folder / "pipe"), ExitCode::bad_input, "ST_NOT_REGULAR", "pipe is a named pipe, not a file");
+  EXPECT_ERROR(MappedFile::open(folder / "pipe"), ExitCode::bad_input, "ST_NOT_REGULAR",
+               "pipe is a named pipe, not a file");
   EXPECT_ERROR(MappedFile::open(folder.path()), ExitCode::bad_input, "ST_NOT_REGULAR", "is a folder, not a file");
-  EXPECT_ERROR(MappedFile::open("/dev/null"), ExitCode::bad_input, "ST_NOT_REGULAR", "/dev/null is a device, not a file");
+  EXPECT_ERROR(MappedFile::open("/dev/null"), ExitCode::bad_input, "ST_NOT_REGULAR",
+               "/dev/null is a device, not a file");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, (folder / "s").c_str(), sizeof address.sun_path - 1);
@@ -65,7 +68,8 @@ TEST(MappedFile, RefusesWhatIsNotARegularFile) {
   ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   EXPECT_ERROR(MappedFile::open(folder / "s"), ExitCode::bad_input, "ST_NOT_REGULAR", "is a socket");
   ::close(fd);
-  EXPECT_ERROR(MappedFile::open(folder / "gone"), ExitCode::not_found, "", "there is no file " + (folder / "gone").string());
+  EXPECT_ERROR(MappedFile::open(folder / "gone"), ExitCode::not_found, "",
+               "there is no file " + (folder / "gone").string());
   folder.write("f", "x");
   EXPECT_ERROR(MappedFile::open(folder / "f/g"), ExitCode::not_found, "", "there is no file");
 }
@@ -76,8 +80,10 @@ TEST(MappedFile, NoticesCutGrownAndRewrittenFiles) {
   char byte = 0;
   const MappedFile cut = MappedFile::open(path);
   ASSERT_EQ(::truncate(path.c_str(), 5'000), 0);
-  EXPECT_ERROR(cut.read(6'000, &byte, 1), ExitCode::bad_input, "ST_CHANGED", "ends at byte 6000, it had 10000 bytes when it was opened");
-  EXPECT_ERROR(cut.read(0, &byte, 1), ExitCode::bad_input, "ST_CHANGED", "it had 10000 bytes when it was opened and has 5000 now");
+  EXPECT_ERROR(cut.read(6'000, &byte, 1), ExitCode::bad_input, "ST_CHANGED",
+               "ends at byte 6000, it had 10000 bytes when it was opened");
+  EXPECT_ERROR(cut.read(0, &byte, 1), ExitCode::bad_input, "ST_CHANGED",
+               "it had 10000 bytes when it was opened and has 5000 now");
   EXPECT_ERROR(cut.map(0, 1), ExitCode::bad_input, "ST_CHANGED", "has 5000 now");
 
   const MappedFile grown = MappedFile::open(path);

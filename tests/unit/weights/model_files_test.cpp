@@ -20,10 +20,13 @@ namespace fs = std::filesystem;
 /// Two shards, 1.safetensors {a, b} and 2.safetensors {c}, and an index.
 void write_sharded(const TempFolder& folder, const std::string& sub, const std::string& total = "28") {
   folder.write(sub + "/model.safetensors.index.json",
-               "{\"metadata\":{\"total_size\":" + total + "},\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"1.safetensors\","
-               "\"c\":\"2.safetensors\"}}");
-  write_safetensors(folder / sub / "1.safetensors", {{"a", at::arange(4, at::kFloat)}, {"b", at::ones({1})}}, {{"format", "pt"}});
-  write_safetensors(folder / sub / "2.safetensors", {{"c", at::full({2}, 7, at::kFloat)}}, {{"format", "other"}, {"k", "v"}});
+               "{\"metadata\":{\"total_size\":" + total +
+                   "},\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"1.safetensors\","
+                   "\"c\":\"2.safetensors\"}}");
+  write_safetensors(folder / sub / "1.safetensors", {{"a", at::arange(4, at::kFloat)}, {"b", at::ones({1})}},
+                    {{"format", "pt"}});
+  write_safetensors(folder / sub / "2.safetensors", {{"c", at::full({2}, 7, at::kFloat)}},
+                    {{"format", "other"}, {"k", "v"}});
 }
 
 TEST(ModelFiles, MergesShards) {
@@ -41,6 +44,7 @@ TEST(ModelFiles, MergesShards) {
   EXPECT_EQ(model->describe(), (folder / "m").string());
   EXPECT_EQ(model->config(), "{\"x\": 1}");
   EXPECT_EQ(model->metadata(), (std::map<std::string, std::string>{{"format", "pt"}, {"k", "v"}}));
+  EXPECT_EQ(ModelFiles::open(folder / "m/model.safetensors.index.json")->describe(), model->describe());
   EXPECT_ERROR(model->read("A"), ExitCode::bad_input, "ST_NO_TENSOR", "m: there is no tensor \"A\"");
   EXPECT_ERROR(model->read_rows("zz", 0, 1), ExitCode::bad_input, "ST_NO_TENSOR", "\"zz\"");
 }
@@ -62,7 +66,9 @@ TEST(ModelFiles, OpensASingleFileAndAFolderWithOne) {
 
 TEST(ModelFiles, PrefersIndexThenCustomaryNames) {
   const TempFolder folder;
-  const auto put = [&](const std::string& name, float value) { write_safetensors(folder.write("m/" + name, ""), {{"t", at::full({1}, value)}}); };
+  const auto put = [&](const std::string& name, float value) {
+    write_safetensors(folder.write("m/" + name, ""), {{"t", at::full({1}, value)}});
+  };
   put("b.safetensors", 1);
   put("c.safetensors", 2);
   EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "MODEL_FILES",
@@ -74,7 +80,8 @@ TEST(ModelFiles, PrefersIndexThenCustomaryNames) {
   folder.write("m/x.safetensors.index.json", "{\"weight_map\":{\"t\":\"c.safetensors\"}}");
   EXPECT_EQ(ModelFiles::open(folder / "m")->read("t").item<float>(), 2);
   folder.write("m/y.safetensors.index.json", "{\"weight_map\":{\"t\":\"b.safetensors\"}}");
-  EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "MODEL_FILES", "several indices (x.safetensors.index.json, y.safe");
+  EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "MODEL_FILES",
+               "several indices (x.safetensors.index.json, y.safe");
 }
 
 TEST(ModelFiles, TakesAComponentOfAPipeline) {
@@ -91,7 +98,8 @@ TEST(ModelFiles, TakesAComponentOfAPipeline) {
 
 TEST(ModelFiles, SaysWhatIsMissing) {
   const TempFolder folder;
-  EXPECT_ERROR(ModelFiles::open(folder / "gone"), ExitCode::not_found, "", "there is no file " + (folder / "gone").string());
+  EXPECT_ERROR(ModelFiles::open(folder / "gone"), ExitCode::not_found, "",
+               "there is no file " + (folder / "gone").string());
   fs::create_directory(folder / "empty");
   EXPECT_ERROR(ModelFiles::open(folder / "empty"), ExitCode::not_found, "MODEL_FILES", "is the download complete?");
   write_sharded(folder, "m");
@@ -105,8 +113,8 @@ TEST(ModelFiles, WrongTotalsAreAnErrorOnlyInStrict) {
   const TempFolder folder;
   write_sharded(folder, "m", "29");
   EXPECT_NO_THROW(ModelFiles::open(folder / "m"));
-  EXPECT_ERROR(ModelFiles::open(folder / "m", {.read = {.profile = Profile::strict}}), ExitCode::bad_input, "IDX_TOTAL_SIZE",
-               "model.safetensors.index.json: it claims 29 bytes of tensors, the shards hold 28");
+  EXPECT_ERROR(ModelFiles::open(folder / "m", {.read = {.profile = Profile::strict}}), ExitCode::bad_input,
+               "IDX_TOTAL_SIZE", "model.safetensors.index.json: it claims 29 bytes of tensors, the shards hold 28");
 }
 
 TEST(ModelFiles, LinkedShardsNeedPermission) {
@@ -114,7 +122,8 @@ TEST(ModelFiles, LinkedShardsNeedPermission) {
   write_sharded(folder, "m");
   fs::rename(folder / "m/2.safetensors", folder / "2.safetensors");
   fs::create_symlink("../2.safetensors", folder / "m/2.safetensors");
-  EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "IDX_SYMLINK", "2.safetensors is a symbolic link to");
+  EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "IDX_SYMLINK",
+               "2.safetensors is a symbolic link to");
   EXPECT_EQ(ModelFiles::open(folder / "m", {.allow_symlinks = true})->names().size(), 3u);
 }
 
@@ -151,8 +160,8 @@ TEST(ModelFiles, GivesNamesAndShapesForTheContract) {
   EXPECT_EQ(shapes[1].dtype, "F32");
 }
 
-/// Folders written by diffusers and transformers: they open, every tensor reads, and the sharded transformer, which is in bf16, holds
-/// the same tensors as the whole one rounded.
+/// Folders written by diffusers and transformers: they open, every tensor reads, and the sharded transformer, which is
+/// in bf16, holds the same tensors as the whole one rounded.
 TEST(ModelFiles, OpensModelsWrittenByDiffusers) {
   const fs::path root = data_file("parity/tiny-dev");
   const auto whole = ModelFiles::open(root / "model", {.component = "transformer"});
@@ -165,7 +174,8 @@ TEST(ModelFiles, OpensModelsWrittenByDiffusers) {
     EXPECT_TRUE(at::equal(convert_dtype(whole->read(name), at::kBFloat16), sharded->read(name))) << name;
   }
   EXPECT_NE(whole->config()->find("Flux2Transformer2DModel"), std::string::npos);
-  for (const char* other : {"model/text_encoder", "model/vae", "model-bfl/flux2.safetensors", "model-bfl/ae.safetensors"}) {
+  for (const char* other :
+       {"model/text_encoder", "model/vae", "model-bfl/flux2.safetensors", "model-bfl/ae.safetensors"}) {
     const auto model = ModelFiles::open(root / other, {.read = {.profile = Profile::strict}});
     EXPECT_GT(model->names().size(), 10u) << other;
     EXPECT_NO_THROW(check_finite(*model)) << other;

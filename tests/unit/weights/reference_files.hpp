@@ -24,12 +24,25 @@ inline std::string floats(const std::vector<float>& values) {
 
 inline std::vector<Stored> every_dtype() {
   std::vector<Stored> tensors;
-  const std::pair<const char*, Dtype> types[] = {
-      {"bool", Dtype::boolean}, {"int8", Dtype::i8}, {"uint8", Dtype::u8}, {"int16", Dtype::i16}, {"uint16", Dtype::u16},
-      {"int32", Dtype::i32}, {"uint32", Dtype::u32}, {"int64", Dtype::i64}, {"uint64", Dtype::u64}, {"float16", Dtype::f16},
-      {"float32", Dtype::f32}, {"float64", Dtype::f64}, {"bfloat16", Dtype::bf16}, {"float8_e4m3fn", Dtype::f8_e4m3},
-      {"float8_e4m3fnuz", Dtype::f8_e4m3fnuz}, {"float8_e5m2", Dtype::f8_e5m2}, {"float8_e5m2fnuz", Dtype::f8_e5m2fnuz},
-      {"float8_e8m0fnu", Dtype::f8_e8m0}, {"complex64", Dtype::c64}};
+  const std::pair<const char*, Dtype> types[] = {{"bool", Dtype::boolean},
+                                                 {"int8", Dtype::i8},
+                                                 {"uint8", Dtype::u8},
+                                                 {"int16", Dtype::i16},
+                                                 {"uint16", Dtype::u16},
+                                                 {"int32", Dtype::i32},
+                                                 {"uint32", Dtype::u32},
+                                                 {"int64", Dtype::i64},
+                                                 {"uint64", Dtype::u64},
+                                                 {"float16", Dtype::f16},
+                                                 {"float32", Dtype::f32},
+                                                 {"float64", Dtype::f64},
+                                                 {"bfloat16", Dtype::bf16},
+                                                 {"float8_e4m3fn", Dtype::f8_e4m3},
+                                                 {"float8_e4m3fnuz", Dtype::f8_e4m3fnuz},
+                                                 {"float8_e5m2", Dtype::f8_e5m2},
+                                                 {"float8_e5m2fnuz", Dtype::f8_e5m2fnuz},
+                                                 {"float8_e8m0fnu", Dtype::f8_e8m0},
+                                                 {"complex64", Dtype::c64}};
   int row = 0;
   for (const auto& [name, dtype] : types) {
     std::string bytes;

@@ -49,8 +49,8 @@ TEST(TensorFile, NamesAreSortedAndMisspeltOnesGetAHint) {
   EXPECT_EQ(names.front(), "transformer.transformer_blocks.0.attn.to_q.lora_A.weight");
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   EXPECT_EQ(file.find("transformer"), nullptr);
-  EXPECT_ERROR(file.read("transformer.transformer_blocks.0.attn.to_q.lora_A.weigth"), ExitCode::bad_input, "ST_NO_TENSOR",
-               "(did you mean \"transformer.transformer_blocks.0.attn.to_q.lora_A.weight\"");
+  EXPECT_ERROR(file.read("transformer.transformer_blocks.0.attn.to_q.lora_A.weigth"), ExitCode::bad_input,
+               "ST_NO_TENSOR", "(did you mean \"transformer.transformer_blocks.0.attn.to_q.lora_A.weight\"");
 }
 
 class Rows : public testing::TestWithParam<ReadMode> {};
@@ -58,7 +58,8 @@ class Rows : public testing::TestWithParam<ReadMode> {};
 TEST_P(Rows, AreSlicesOfTheTensor) {
   const TempFolder folder;
   const at::Tensor table = at::arange(30, at::kFloat).view({5, 3, 2});
-  write_safetensors(folder / "f", {{"t", table}, {"scalar", at::tensor(1.0f).squeeze()}, {"none", at::arange(0).view({0, 4})}});
+  write_safetensors(folder / "f",
+                    {{"t", table}, {"scalar", at::tensor(1.0f).squeeze()}, {"none", at::arange(0).view({0, 4})}});
   const TensorFile file(folder / "f", {Profile::strict, GetParam()});
   for (int64_t begin = 0; begin <= 5; ++begin) {
     for (int64_t end = begin; end <= 5; ++end) {
@@ -67,7 +68,8 @@ TEST_P(Rows, AreSlicesOfTheTensor) {
   }
   EXPECT_EQ(file.read_rows("none", 0, 0).sizes().vec(), (std::vector<int64_t>{0, 4}));
   for (const auto& [begin, end] : {std::pair{-1, 2}, {3, 2}, {0, 6}, {6, 6}}) {
-    EXPECT_ERROR(file.read_rows("t", begin, end), ExitCode::bad_input, "ST_ROWS", "tensor \"t\" of shape [5, 3, 2] has no rows");
+    EXPECT_ERROR(file.read_rows("t", begin, end), ExitCode::bad_input, "ST_ROWS",
+                 "tensor \"t\" of shape [5, 3, 2] has no rows");
   }
   EXPECT_ERROR(file.read_rows("scalar", 0, 1), ExitCode::bad_input, "ST_ROWS", "of shape [] has no rows 0 to 1");
   EXPECT_ERROR(file.read_rows("x", 0, 1), ExitCode::bad_input, "ST_NO_TENSOR", "no tensor \"x\"");
@@ -109,8 +111,10 @@ TEST(TensorFile, UnalignedTensorsAreCopied) {
   const float values[2] = {1.5f, -2.0f};
   std::string data(3, 'x');
   data.append(reinterpret_cast<const char*>(values), sizeof values);
-  const std::string header = "{" + corpus::entry("pad", "U8", "[3]", 0, 3) + "," + corpus::entry("t", "F32", "[2]", 3, 11) + "}";
-  const TensorFile file(folder.write("f", corpus::with_length(header.size(), header + data)), {Profile::strict, ReadMode::map});
+  const std::string header =
+      "{" + corpus::entry("pad", "U8", "[3]", 0, 3) + "," + corpus::entry("t", "F32", "[2]", 3, 11) + "}";
+  const TensorFile file(folder.write("f", corpus::with_length(header.size(), header + data)),
+                        {Profile::strict, ReadMode::map});
   const at::Tensor tensor = file.read("t");
   EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % sizeof(float), 0u);
   EXPECT_TRUE(at::equal(tensor, at::tensor({1.5f, -2.0f})));
@@ -120,9 +124,11 @@ TEST(TensorFile, BoolsOtherThan0And1) {
   const TempFolder folder;
   const std::string header = "{" + corpus::entry("b", "BOOL", "[4]", 0, 4) + "}";
   for (const char bad : {'\x02', '\x80', '\xFF'}) {
-    const fs::path path = folder.write("f", corpus::with_length(header.size(), header + std::string("\0\1", 2) + bad + '\0'));
-    EXPECT_ERROR(TensorFile(path).read("b"), ExitCode::bad_input, "ST_BOOL",
-                 "tensor \"b\": element 2 is " + std::to_string(static_cast<unsigned char>(bad)) + "; a BOOL is 0 or 1");
+    const fs::path path =
+        folder.write("f", corpus::with_length(header.size(), header + std::string("\0\1", 2) + bad + '\0'));
+    EXPECT_ERROR(
+        TensorFile(path).read("b"), ExitCode::bad_input, "ST_BOOL",
+        "tensor \"b\": element 2 is " + std::to_string(static_cast<unsigned char>(bad)) + "; a BOOL is 0 or 1");
     const at::Tensor normal = TensorFile(path, {Profile::compat, ReadMode::map}).read("b");
     EXPECT_EQ(raw(normal), std::string("\0\1\1\0", 4));
   }
@@ -131,8 +137,9 @@ TEST(TensorFile, BoolsOtherThan0And1) {
 TEST(TensorFile, TypesThatLibTorchLacksAreNamedNotReinterpreted) {
   const TempFolder folder;
   for (const auto& [dtype, bytes] : {std::pair{"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}}) {
-    const std::string json = "{" + corpus::entry("a", dtype, "[8]", 0, static_cast<uint64_t>(bytes)) + "," +
-                             corpus::entry("b", "U8", "[2]", static_cast<uint64_t>(bytes), static_cast<uint64_t>(bytes) + 2) + "}";
+    const std::string json =
+        "{" + corpus::entry("a", dtype, "[8]", 0, static_cast<uint64_t>(bytes)) + "," +
+        corpus::entry("b", "U8", "[2]", static_cast<uint64_t>(bytes), static_cast<uint64_t>(bytes) + 2) + "}";
     const TensorFile file(folder.write("f", corpus::file(json, static_cast<std::size_t>(bytes) + 2)));
     EXPECT_EQ(file.find("a")->dtype, at::ScalarType::Undefined);
     EXPECT_ERROR(file.read("a"), ExitCode::bad_input, "ST_DTYPE_UNSUPPORTED",
@@ -144,7 +151,8 @@ TEST(TensorFile, TypesThatLibTorchLacksAreNamedNotReinterpreted) {
 TEST(TensorFile, NoticesAFileThatChangesUnderIt) {
   const TempFolder folder;
   write_safetensors(folder / "f", {{"t", at::arange(1000, at::kFloat)}});
-  const TensorFile copying(folder / "f", {Profile::strict, ReadMode::copy}), mapping(folder / "f", {Profile::strict, ReadMode::map});
+  const TensorFile copying(folder / "f", {Profile::strict, ReadMode::copy}),
+      mapping(folder / "f", {Profile::strict, ReadMode::map});
   ASSERT_EQ(::truncate((folder / "f").c_str(), 1000), 0);
   EXPECT_ERROR(copying.read("t"), ExitCode::bad_input, "ST_CHANGED", "another program cut it");
   EXPECT_ERROR(mapping.read("t"), ExitCode::bad_input, "ST_CHANGED", "has 1000 now");
@@ -155,7 +163,8 @@ TEST(TensorFile, WholeCorpusFromDisk) {
   const TempFolder folder;
   for (const corpus::Case& example : corpus::framing_cases()) {
     const fs::path path = folder.write("f", example.bytes);
-    EXPECT_ERROR(TensorFile(path, {example.profile, ReadMode::automatic}), ExitCode::bad_input, example.code, example.piece);
+    EXPECT_ERROR(TensorFile(path, {example.profile, ReadMode::automatic}), ExitCode::bad_input, example.code,
+                 example.piece);
   }
 }
 

@@ -38,8 +38,12 @@ TEST(WriteTensors, TakesAnyStridesAndViews) {
   const TempFolder folder;
   const at::Tensor base = at::arange(12, at::kFloat).view({3, 4});
   const at::Tensor complex = at::complex(at::ones({2}), at::ones({2}));
-  write_safetensors(folder / "f", {{"t", base.t()}, {"s", base.slice(1, 0, 4, 2)}, {"e", base.narrow(0, 0, 1).expand({3, 4})},
-                                   {"g", at::ones({2}).requires_grad_()}, {"c", complex.conj()}, {"r", at::tensor(2.0f).squeeze()},
+  write_safetensors(folder / "f", {{"t", base.t()},
+                                   {"s", base.slice(1, 0, 4, 2)},
+                                   {"e", base.narrow(0, 0, 1).expand({3, 4})},
+                                   {"g", at::ones({2}).requires_grad_()},
+                                   {"c", complex.conj()},
+                                   {"r", at::tensor(2.0f).squeeze()},
                                    {"z", at::empty({0, 3})}});
   const TensorFile file(folder / "f");
   EXPECT_TRUE(at::equal(file.read("t"), base.t()));
@@ -55,11 +59,14 @@ TEST(WriteTensors, RefusesWhatTheFormatCannotHold) {
   const TempFolder folder;
   const fs::path path = folder.write("f", "old");
   const auto write = [&](const at::Tensor& tensor) { return write_safetensors(path, {{"t", tensor}}); };
-  EXPECT_ERROR(write(at::zeros({1}, at::kComplexDouble)), ExitCode::bad_input, "ST_DTYPE_UNSUPPORTED", "tensor \"t\" (ComplexDouble, cpu)");
-  EXPECT_ERROR(write(at::empty({1}, at::TensorOptions().device(at::kMeta))), ExitCode::bad_input, "ST_DTYPE_UNSUPPORTED", "meta");
+  EXPECT_ERROR(write(at::zeros({1}, at::kComplexDouble)), ExitCode::bad_input, "ST_DTYPE_UNSUPPORTED",
+               "tensor \"t\" (ComplexDouble, cpu)");
+  EXPECT_ERROR(write(at::empty({1}, at::TensorOptions().device(at::kMeta))), ExitCode::bad_input,
+               "ST_DTYPE_UNSUPPORTED", "meta");
   EXPECT_ERROR(write(at::zeros({2, 2}).to_sparse()), ExitCode::bad_input, "ST_DTYPE_UNSUPPORTED", "cannot be stored");
   EXPECT_ERROR(write(at::Tensor()), ExitCode::failed, "", "tensor \"t\" to be written is undefined");
-  EXPECT_ERROR(write_safetensors(path, {{"t", at::zeros({1})}, {"t", at::zeros({1})}}), ExitCode::bad_input, "ST_DUP_KEY", "\"t\" appears twice");
+  EXPECT_ERROR(write_safetensors(path, {{"t", at::zeros({1})}, {"t", at::zeros({1})}}), ExitCode::bad_input,
+               "ST_DUP_KEY", "\"t\" appears twice");
   EXPECT_EQ(bytes_of(path), "old");
   EXPECT_EQ(folder.count(), 1u);
 }

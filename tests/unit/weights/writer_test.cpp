@@ -1,9 +1,9 @@
-#include <base/hash.hpp>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <base/hash.hpp>
 #include <weights/mapped_file.hpp>
 #include <weights/safetensors_header.hpp>
 #include <weights/safetensors_writer.hpp>
@@ -65,7 +65,8 @@ TEST(Writer, StreamsInPieces) {
   for (const Stored& tensor : file.tensors) specs.push_back(tensor.spec);
   SafetensorsWriter writer(folder / "f", specs, file.metadata);
   for (const TensorSpec& spec : writer.specs()) {
-    const auto tensor = std::find_if(file.tensors.begin(), file.tensors.end(), [&](const Stored& s) { return s.spec.name == spec.name; });
+    const auto tensor = std::find_if(file.tensors.begin(), file.tensors.end(),
+                                     [&](const Stored& s) { return s.spec.name == spec.name; });
     for (const char& byte : tensor->bytes) writer.append(&byte, 1);
   }
   EXPECT_FALSE(fs::exists(folder / "f"));
@@ -97,11 +98,13 @@ TEST(Writer, RefusesWhatReadersWouldRefuse) {
   EXPECT_ERROR(write({{"a\nb", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_NAME", "control character");
   EXPECT_ERROR(write({{"a\xFF", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_UTF8", "is not UTF-8");
   EXPECT_ERROR(write({good}, {{"k", "\xC3"}}), ExitCode::bad_input, "ST_UTF8", "is not UTF-8");
-  EXPECT_ERROR(write({{"__metadata__", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_METADATA_TYPE", "metadata \"shape\" must be a string");
+  EXPECT_ERROR(write({{"__metadata__", Dtype::u8, {1}}}), ExitCode::bad_input, "ST_METADATA_TYPE",
+               "metadata \"shape\" must be a string");
   EXPECT_ERROR(write({{"a", Dtype::f4, {3}}}), ExitCode::bad_input, "ST_SUBBYTE", "F4 [3] cannot be stored");
   EXPECT_ERROR(write({{"a", Dtype::f64, {INT64_MAX, 4}}}), ExitCode::bad_input, "ST_OVERFLOW", "cannot be stored");
   EXPECT_ERROR(write({{"a", Dtype::u8, {-1}}}), ExitCode::failed, "", "has shape [-1]");
-  EXPECT_ERROR(write({good}, {{"k", std::string(17u << 20, 'v')}}), ExitCode::bad_input, "ST_LIMIT", "more than 16777216 bytes");
+  EXPECT_ERROR(write({good}, {{"k", std::string(17u << 20, 'v')}}), ExitCode::bad_input, "ST_LIMIT",
+               "more than 16777216 bytes");
   EXPECT_EQ(folder.count(), 0u);
 }
 
@@ -130,7 +133,8 @@ TEST(Writer, KeepsTheOldFileUntilCommitAndForOpenReaders) {
 
 TEST(Writer, NamesTheFolderItCannotWriteTo) {
   const TempFolder folder;
-  EXPECT_ERROR(AtomicFile(folder / "gone/f"), ExitCode::io, "", "cannot create a file beside " + (folder / "gone/f").string());
+  EXPECT_ERROR(AtomicFile(folder / "gone/f"), ExitCode::io, "",
+               "cannot create a file beside " + (folder / "gone/f").string());
   fs::create_directory(folder / "d");
   AtomicFile file(folder / "d");
   EXPECT_ERROR(file.commit(), ExitCode::io, "", "cannot replace");
@@ -169,7 +173,8 @@ TEST(Writer, ReservingMoreThanTheDiskHasFailsAtOnce) {
     file.reserve(uint64_t{1} << 60);
   } catch (const Error& error) {  // where the file system supports it
     EXPECT_EQ(error.exit_code(), ExitCode::io);
-    EXPECT_NE(std::string(error.what()).find("cannot reserve 1152921504606846976 bytes for"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cannot reserve 1152921504606846976 bytes for"), std::string::npos)
+        << error.what();
   }
   file.reserve(0);
   file.write("x", 1);

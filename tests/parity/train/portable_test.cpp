@@ -1,0 +1,86 @@
+/// @file The exported adapter against the portable file that diffusers loads: same names, same values; and back.
+#include <ATen/core/grad_mode.h>
+#include <unistd.h>
+
+#include <adapter/inject.hpp>
+#include <train/export.hpp>
+#include <train/forward.hpp>
+
+#include "fixture.hpp"
+
+namespace trainer::parity {
+namespace {
+
+class Portable : public ::testing::TestWithParam<std::filesystem::path> {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  train::LoadedModel trained(const std::string& kind) const {
+    train::LoadedModel loaded = load_transformer(GetParam());
+    const nlohmann::json& spec = spec_.at(kind);
+    attach_lora(loaded, spec.at("rank"), spec.at("alpha"), spec.at("target_modules"), tensors_, kind + ".final.");
+    return loaded;
+  }
+  NamedTensors probe() const {
+    NamedTensors inputs{{"latents", latents_of(tensors_.at("data.latents")[0], grid_)},
+                        {"prompt_embeds", tensors_.at("data.prompt_embeds")[0]},
+                        {"timestep", tensors_.at("data.sigma")[0]}};
+    if (tensors_.contains("data.guidance")) inputs["guidance"] = tensors_.at("data.guidance")[0];
+    return inputs;
+  }
+  at::Tensor prediction(train::LoadedModel& loaded) const {
+    return tokens_of(train::predict(*loaded.model, probe(), loaded.memory));
+  }
+  std::filesystem::path reference_file(const std::string& kind) const {
+    return GetParam() / "lora_out" / (kind == "default" ? "" : kind) / "portable.safetensors";
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("trainer-portable-" + std::to_string(::getpid()));
+  const NamedTensors tensors_ = test::load_tensors(GetParam() / "lora_train.safetensors");
+  const nlohmann::json spec_ = test::file_json(GetParam() / "lora_train.json");
+  const nlohmann::json grid_ = test::file_json(GetParam() / "parity.json").at("sizes").at("train_grid");
+};
+
+TEST_P(Portable, ExportEqualsTheFileOfDiffusers) {
+  for (const std::string kind : {"default", "all_linears"}) {
+    const train::LoadedModel loaded = trained(kind);
+    const NamedTensors ours = test::load_tensors(train::export_trained(loaded, folder_ / "lora.safetensors", 10));
+    const NamedTensors reference = test::load_tensors(reference_file(kind));
+    double worst = 0;
+    for (const auto& [name, tensor] : reference) {
+      ASSERT_TRUE(ours.contains(name)) << name;
+      worst = std::max(worst, test::max_error(ours.at(name), tensor));
+      EXPECT_EQ(ours.at(name).scalar_type(), tensor.scalar_type()) << name;
+    }
+    EXPECT_LE(measured(kind + " export", worst), 1e-6);
+    EXPECT_EQ(ours.size(), reference.size());
+  }
+}
+
+TEST_P(Portable, ProbesWithTheReferenceAdapter) {
+  for (const std::string kind : {"default", "all_linears"}) {
+    train::LoadedModel loaded = trained(kind);
+    const at::Tensor with = prediction(loaded);
+    adapter::enable(loaded.adapted, false);
+    const at::Tensor without = prediction(loaded);
+    EXPECT_LE(measured(kind + " probe.base", test::max_error(without, tensors_.at(kind + ".probe.base"))), 1e-5);
+    EXPECT_LE(measured(kind + " probe.trained", test::max_error(with, tensors_.at(kind + ".probe.trained"))), 1e-5);
+    EXPECT_GT(test::max_error(with, without), 1e-3) << "training changed the output";
+  }
+}
+
+TEST_P(Portable, FileOfDiffusersLoadsBack) {
+  for (const std::string kind : {"default", "all_linears"}) {
+    train::LoadedModel loaded = load_transformer(GetParam());
+    train::apply_exported(loaded, reference_file(kind), at::kCPU);
+    EXPECT_LE(measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
+              1e-5);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parity, Portable, ::testing::ValuesIn(test::parity_dirs()), directory_name);
+
+}  // namespace
+}  // namespace trainer::parity
