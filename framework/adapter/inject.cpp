@@ -60,6 +60,16 @@ std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::
   return chosen;
 }
 
+std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers) {
+  std::vector<std::string> patterns = adapter.targets();
+  if (patterns.empty()) patterns = model.default_targets();
+  if (patterns != std::vector<std::string>{"*"}) return select(layers, patterns);
+  std::vector<Linear> chosen;
+  for (const Block* block : model.blocks())
+    chosen.insert(chosen.end(), block->info().linears.begin(), block->info().linears.end());
+  return chosen;
+}
+
 std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
                                at::Device device) {
   std::vector<Parameter*> parameters;

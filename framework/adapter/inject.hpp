@@ -17,6 +17,10 @@ bool matches(std::string_view pattern, std::string_view name);
 /// nothing, with near names.
 std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::string> patterns);
 
+/// The layers that an adapter trains: its own patterns, or the model's default ones. A lone "*" (targets = "all") means
+/// every linear layer of the blocks: embedders, shared modulation and the final projection must be named.
+std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers);
+
 /// Attaches the adapter to `layers` and returns its trained parameters in order. Initial values are keyed by (seed,
 /// layer name): they do not depend on which other layers are targeted. Data is made on the CPU and moved to `device`.
 std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed, at::Device device);

@@ -76,7 +76,8 @@ double noise_level(const TimestepOptions& options, double choice, double uniform
   sigma = std::clamp(sigma, 1e-5, 1.0);
   if (options.grid <= 0) return sigma;
   const auto grid = static_cast<double>(options.grid);
-  return std::clamp((grid - std::floor(grid * (1.0 - sigma))) / grid, 1.0 / grid, 1.0);
+  // diffusers' grid - floor(grid (1 - sigma)); the margin keeps a level that is on the grid where it is.
+  return std::clamp(std::ceil(grid * sigma - 1e-9), 1.0, grid) / grid;
 }
 
 double loss_weight(const std::string& weighting, double sigma) {

@@ -147,9 +147,7 @@ void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
   loaded.adapter = plugin::guard(component.kind, "create", [&] {
     return loader_.registry().adapters.find(component.kind)->second.create(component.options);
   });
-  std::vector<std::string> patterns = loaded.adapter->targets();
-  if (patterns.empty()) patterns = loaded.model->default_targets();
-  loaded.adapted = adapter::select(loaded.inventory.linears, patterns);
+  loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
   if (use == ModelUse::train)
     loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed),
                                      devices_.front());

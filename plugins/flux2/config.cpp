@@ -3,8 +3,6 @@
 
 #include <trainer/sdk/error.hpp>
 
-#include <charconv>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>

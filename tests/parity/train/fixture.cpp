@@ -58,7 +58,9 @@ train::LoadedModel load_transformer(const std::filesystem::path& directory, at::
   const std::shared_ptr<weights::ModelFiles> files =
       weights::ModelFiles::open(directory / "model", {.component = "transformer"});
   loaded.source = flux2::map_weights(files);
-  train::SourceBuilder builder(*loaded.source, {.dtype = dtype});
+  train::BuildOptions build;
+  build.dtype = dtype;
+  train::SourceBuilder builder(*loaded.source, build);
   const Options options("model", {{"round_time", {false}}});
   const std::string config = files->config().value_or("");
   auto model = std::make_unique<flux2::Flux2Model>(ModelContext{options, *loaded.source, config, builder});

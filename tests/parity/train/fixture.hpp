@@ -16,8 +16,6 @@
 
 namespace trainer::parity {
 
-using test::NamedTensors;
-
 /// The transformer, with the sinusoids of the machine that made the reference numbers: exp() of fp32 differs in the
 /// last bit between CPUs, which an argument of 4000 turns into 1e-4 of the output (see tests/parity/flux2).
 class ReferenceTimes final : public Model {

@@ -24,6 +24,7 @@ struct How {
   std::string sigma = "data.sigma";
   at::ScalarType dtype = at::kFloat;
   bool recompute = false;
+  bool their_first_gradient = false;  ///< step 1 ends with the recorded gradient, so step 2 starts where theirs did
 };
 
 class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
@@ -56,8 +57,10 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
     train::Trainer trainer(std::move(parts), 0);
     for (Parameter* parameter : loaded.trained) {
       recorded.initial[parameter->name()] = parameter->value().detach().clone();
-      parameter->value().register_hook([&recorded, &trainer, parameter](const at::Tensor& grad) {
+      const at::Tensor first = how.their_first_gradient ? reference(kind + ".grad1." + parameter->name()) : at::Tensor();
+      parameter->value().register_hook([&recorded, &trainer, parameter, first](const at::Tensor& grad) {
         recorded.grads[static_cast<std::size_t>(trainer.steps_done())][parameter->name()] = grad.clone();
+        return first.defined() && trainer.steps_done() == 0 ? first.clone() : grad;
       });
     }
     trainer.fit(spec.at("steps"), [&](const train::StepReport& report) {
@@ -154,7 +157,6 @@ TEST_P(LoraTraining, TenSteps) {
     EXPECT_LE(measured(kind + " losses", worst_relative(recorded.losses, spec.at("losses"))), 1e-5);
     EXPECT_LE(measured(kind + " grad norms", worst_relative(recorded.norms, spec.at("grad_norms"))), 5e-5);
     expect_gradients(recorded.grads[0], kind + ".grad1.");
-    if (kind == "default") expect_gradients(recorded.grads[1], kind + ".grad2.");
     expect_final(recorded, kind + ".final.", spec.at("lr"));
     NamedTensors probe{{"latents", latents_of(reference("data.latents")[0], grid_)},
                        {"prompt_embeds", reference("data.prompt_embeds")[0]},
@@ -163,6 +165,13 @@ TEST_P(LoraTraining, TenSteps) {
     const at::Tensor out = tokens_of(train::predict(*loaded.model, probe, loaded.memory));
     EXPECT_LE(measured(kind + " probe of our training", test::max_error(out, reference(kind + ".probe.trained"))), 5e-4);
   }
+}
+
+/// Adam's first step is lr * sign(g): an element of B whose gradient is near 0 amplifies rounding by orders of magnitude,
+/// and the second gradient of A then shows which way it went (2e-3 on tiny-klein). From the same first step it is exact.
+TEST_P(LoraTraining, SecondGradient) {
+  const Recorded recorded = train("default", {.their_first_gradient = true});
+  expect_gradients(recorded.grads[1], "default.grad2.");
 }
 
 TEST_P(LoraTraining, RecomputedStepsAreTheSameBits) {
