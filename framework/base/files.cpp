@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 Error io_error(const std::string& doing, const fs::path& file, int number) {
-  return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number)};
+  const bool full = number == ENOSPC || number == EDQUOT;
+  return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number), full ? "IO_NO_SPACE" : ""};
 }
 
 /// Closes on scope exit; `close_checked` where a late write error must be seen.

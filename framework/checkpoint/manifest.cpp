@@ -55,7 +55,9 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
   if (!line.starts_with(kHashLine)) refuse(name, "its last line is no hash");
   if (xxh128(body) != line.substr(kHashLine.size(), kHashDigits)) refuse(name, "its content does not match its hash");
   try {
-    return from_json(nlohmann::json::parse(body), name);
+    Manifest manifest = from_json(nlohmann::json::parse(body), name);
+    if (manifest_text(manifest) != text) refuse(name, "it holds more than this program writes");
+    return manifest;
   } catch (const nlohmann::json::exception& error) {
     refuse(name, error.what());
   }

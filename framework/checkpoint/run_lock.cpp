@@ -21,6 +21,11 @@ RunLock::RunLock(const std::filesystem::path& run_folder) {
   if (fd_ < 0) throw Error(ExitCode::io, file.string() + ": cannot be opened: " + std::strerror(errno));
   std::array<char, 256> text{};
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    const int number = errno;
+    if (number != EWOULDBLOCK) {
+      ::close(fd_);
+      throw Error(ExitCode::io, file.string() + ": cannot be locked: " + std::strerror(number));
+    }
     const ssize_t length = ::pread(fd_, text.data(), text.size() - 1, 0);
     ::close(fd_);
     const std::string holder = length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : "unknown";
@@ -39,8 +44,11 @@ RunLock::RunLock(const std::filesystem::path& run_folder) {
   const std::string mine =
       "pid " + std::to_string(::getpid()) + " on " + host.data() + " since " + since.data();
   // The text only helps people; the lock itself is the kernel's.
-  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, mine.data(), mine.size(), 0) < 0)
-    throw Error(ExitCode::io, file.string() + ": cannot be written: " + std::strerror(errno));
+  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, mine.data(), mine.size(), 0) < 0) {
+    const int number = errno;
+    ::close(fd_);  // no destructor runs for an object that was not made
+    throw Error(ExitCode::io, file.string() + ": cannot be written: " + std::strerror(number));
+  }
 }
 
 RunLock::~RunLock() {

@@ -155,6 +155,10 @@ Loaded load(const fs::path& folder) {
   Loaded loaded;
   loaded.folder = folder;
   loaded.manifest = parse_manifest(read_file(manifest_file, kStateLimit, "checkpoint manifest"), manifest_file.string());
+  for (const char* needed : {kTensorsName, kStateName})
+    if (std::none_of(loaded.manifest.files.begin(), loaded.manifest.files.end(),
+                     [&](const FileRecord& record) { return record.name == needed; }))
+      throw Error(ExitCode::bad_input, manifest_file.string() + ": does not list " + needed, "CKPT_MANIFEST");
   verify_files(folder, loaded.manifest);
   loaded.content.state = read_file(folder / kStateName, kStateLimit, "checkpoint state");
   const weights::TensorFile file(folder / kTensorsName, {weights::Profile::strict, weights::ReadMode::copy});

@@ -98,7 +98,6 @@ int call_engine(const std::string& command, nlohmann::json request, const Layout
   const auto call = plugin::find_function<trainer_engine_function>(engine, "trainer_engine_call");
   if (call == nullptr) throw Error(ExitCode::unavailable, layout.engine.string() + " is no engine");
   request["libtorch"] = folder.string();
-  request["kernels"] = layout.kernels.string();
   request["images"] = layout.images.string();
   for (const auto& [path, origin] : layout.plugins)
     request["plugins"].push_back({{"folder", path.string()}, {"origin", origin}});

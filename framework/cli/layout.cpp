@@ -21,7 +21,6 @@ Layout find_layout(const std::vector<std::string>& extra) {
   if (const fs::path file = program / "trainer.layout.toml"; fs::exists(file)) {
     const toml::table table = toml::parse_file(file.string());
     layout.engine = table["engine"].value_or(std::string());
-    layout.kernels = table["kernels"].value_or(std::string());
     layout.images = table["images"].value_or(std::string());
     for (const auto& folder : *table["plugins"].as_array())
       layout.plugins.push_back({folder.value_or(std::string()), "build tree"});
@@ -29,7 +28,6 @@ Layout find_layout(const std::vector<std::string>& extra) {
   }
   const fs::path libraries = program.parent_path() / TRAINER_LIBDIR;
   layout.engine = libraries / "libtrainer.so";
-  layout.kernels = libraries / "libtrainer_kernels.so";
   layout.images = libraries / "trainer/libtrainer_images.so";
   layout.plugins.push_back({libraries / "trainer/plugins", "installed"});
   return layout;

@@ -9,7 +9,7 @@
 namespace trainer::cli {
 
 struct Layout {
-  std::filesystem::path engine, kernels, images;
+  std::filesystem::path engine, images;
   std::vector<plugin::SearchFolder> plugins;  ///< --plugin-dir, then TRAINER_PLUGIN_PATH, then our own
 };
 

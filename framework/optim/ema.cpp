@@ -42,6 +42,8 @@ void Ema::load_state(const NamedTensors& state) {
     if (it == state.end() || it->second.sizes() != tensor.sizes() || it->second.scalar_type() != tensor.scalar_type())
       throw Error(ExitCode::bad_input, "the EMA state lacks \"" + name + "\" or has it in another shape or dtype");
   }
+  for (const auto& [name, tensor] : state)
+    if (!mine.contains(name)) throw Error(ExitCode::bad_input, "the EMA state has an unknown \"" + name + "\"");
   for (const auto& [name, tensor] : mine) tensor.copy_(state.at(name));
 }
 

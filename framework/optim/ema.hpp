@@ -16,6 +16,7 @@ class Ema {
   void swap();
   /// "<parameter>.ema" and "ema.updates".
   [[nodiscard]] NamedTensors state() const;
+  /// Copies a state made by `state()`. Throws Error (bad_input) unless names, shapes and dtypes are the same.
   void load_state(const NamedTensors& state);
 
  private:

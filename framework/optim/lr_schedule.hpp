@@ -7,7 +7,7 @@
 namespace trainer::optim {
 
 struct LrSchedule {
-  std::string kind = "constant";  ///< constant, linear, cosine, cosine_restarts, polynomial: see docs/recipe-reference.md
+  std::string kind = "constant";  ///< constant, linear, cosine, cosine_restarts: see docs/recipe-reference.md
   double lr = 1e-4;               ///< peak
   int64_t warmup_steps = 0;       ///< linear from lr / warmup_steps at the first step to lr
   int64_t total_steps = 1;

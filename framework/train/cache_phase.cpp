@@ -1,6 +1,7 @@
 #include <ATen/core/Tensor.h>
 #include <base/hash.hpp>
 #include <cache/dataset.hpp>
+#include <checkpoint/signals.hpp>
 #include <data/source.hpp>
 #include <sampling/guidance.hpp>
 #include <train/cache_phase.hpp>
@@ -92,7 +93,13 @@ data::SamplerOptions sampler_options(const recipe::Recipe& recipe) {
 
 cache::BuildOptions build_options(metrics::Console& console) {
   cache::BuildOptions options;
-  options.progress = [&console](int64_t done, int64_t total, const std::string& what) { console.phase(done, total, what); };
+  options.progress = [&console](int64_t done, int64_t total, const std::string& what) {
+    console.phase(done, total, what);
+    if (checkpoint::stop_signal() == 0) return;
+    console.clear();
+    throw Error(ExitCode::preempted, "stopped by signal " + std::to_string(checkpoint::stop_signal()) +
+                                         " while encoding; what is done stays cached: run the same command again");
+  };
   return options;
 }
 

@@ -1,6 +1,6 @@
 /// @file What a run hands to other programs: the trained adapter (or model) as one safetensors file.
 ///
-/// An adapter is written in the form that most programs read (docs/formats.md): the model's canonical (diffusers) names
+/// An adapter is written in the form that most programs read (diffusers and ComfyUI among them): the model's canonical (diffusers) names
 /// with its prefix, lora_A / lora_B, alpha folded into B, no alpha tensors. Nothing personal goes into the metadata.
 #pragma once
 

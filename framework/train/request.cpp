@@ -16,7 +16,6 @@ Request parse_request(const std::string& text) {
   request.json = json.value("json", false);
   request.quiet = json.value("quiet", false);
   request.libtorch = json.at("libtorch").get<std::string>();
-  request.kernels = json.at("kernels").get<std::string>();
   request.images = json.at("images").get<std::string>();
   for (const auto& place : json.at("plugins"))
     request.plugins.push_back({place.at("folder").get<std::string>(), place.at("origin").get<std::string>()});

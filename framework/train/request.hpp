@@ -17,7 +17,7 @@ struct Request {
   std::string lora, output;            ///< of sample
   std::vector<std::string> prompts;    ///< of sample
   bool json = false, quiet = false;
-  std::filesystem::path libtorch, kernels, images;
+  std::filesystem::path libtorch, images;
   std::vector<plugin::SearchFolder> plugins;
 };
 

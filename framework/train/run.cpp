@@ -38,7 +38,10 @@ std::string run_id_of(const fs::path& folder) {
 }
 
 /// Keys that may differ between a checkpoint and the recipe that goes on from it: they do not change what is trained.
+/// Paths neither: what lies there is compared by content.
 bool harmless(const std::string& key) {
+  static constexpr std::array kPaths{".path", ".tokenizer", ".folder", ".metadata"};
+  if (std::any_of(kPaths.begin(), kPaths.end(), [&](const char* end) { return key.ends_with(end); })) return true;
   static constexpr std::array kPrefixes{"sample", "checkpoint", "metrics", "cache", "run.name", "run.output",
                                         "memory", "placement", "train.threads", "text_encoder.device",
                                         "autoencoder.device"};
@@ -119,6 +122,7 @@ void Run::resume() {
   if (found) {
     const Progress saved = read_progress(*found);
     compare_recipes(saved);
+    compare_data(*found);
     Live parts_now = live();
     restore(*found, parts_now);
     at::set_num_threads(saved.threads);
@@ -149,6 +153,14 @@ void Run::compare_recipes(const Progress& saved) const {
     throw Error(ExitCode::bad_recipe,
                 "the recipe differs from the one that made the checkpoint in " + folder_.string() + ":" + changed +
                     "\n  Set these keys back to go on exactly, or choose another run.output to start anew.");
+}
+
+void Run::compare_data(const checkpoint::Loaded& saved) const {
+  const auto it = saved.manifest.fingerprints.find("data");
+  if (it != saved.manifest.fingerprints.end() && it->second != prepared_.data_identity)
+    throw Error(ExitCode::bad_recipe, "the pictures or captions are not those that the checkpoint " +
+                                          saved.folder.string() + " was trained on; put them back to go on exactly, or "
+                                          "choose another run.output to start anew");
 }
 
 Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }

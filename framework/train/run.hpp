@@ -36,6 +36,7 @@ class Run {
   void announce() const;
   void resume();
   void compare_recipes(const Progress& saved) const;
+  void compare_data(const checkpoint::Loaded& saved) const;
   bool after_step(const StepReport& report);
   void log_step(const StepReport& report);
   void draw_samples(const std::string& title);

@@ -74,6 +74,9 @@ void restore(const checkpoint::Loaded& loaded, Live& live) {
         throw Error(ExitCode::bad_input, "\"" + parameter->name() + "\" has another shape or dtype than in this run");
       value.copy_(it->second);
     }
+    for (const auto& [name, tensor] : loaded.content.tensors)
+      if (!name.starts_with(kParameter) && !name.starts_with(kOptimizer) && !(live.ema != nullptr && name.starts_with(kEma)))
+        throw Error(ExitCode::bad_input, "it holds \"" + name + "\", for which this run has no place");
     live.optimizer.load_state(part(loaded.content.tensors, kOptimizer));
     if (live.ema != nullptr) live.ema->load_state(part(loaded.content.tensors, kEma));
   } catch (const Error& error) {

@@ -96,9 +96,11 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
     const std::vector<std::string> more = parts_.data.files(step_, static_cast<int64_t>(micro));
     files.insert(files.end(), more.begin(), more.end());
   }
-  throw Error(ExitCode::non_finite, text + "the gradient became non-finite; first in \"" +
-                                        first_bad_gradient(parts_.optimizer.parameters()) + "\"; files: " + join(files) +
-                                        ". The weights were not changed by this step.");
+  const std::string where = first_bad_gradient(parts_.optimizer.parameters());
+  throw Error(ExitCode::non_finite,
+              text + "the gradient became non-finite; " +
+                  (where.empty() ? "every element is finite, but the norm is too large for fp32" : "first in \"" + where + "\"") +
+                  "; files: " + join(files) + ". The weights were not changed by this step.");
 }
 
 }  // namespace trainer::train

@@ -21,11 +21,15 @@ double empirical_mu(int64_t tokens, int64_t steps) {
 
 std::vector<double> sampling_sigmas(int64_t tokens, int64_t steps) {
   if (steps < 1) throw Error(ExitCode::bad_recipe, "sampling needs at least 1 step, got " + std::to_string(steps));
-  const double shift = std::exp(empirical_mu(tokens, steps));
+  // In fp32, as diffusers computes them (a linspace from 1 to 1 / steps, then the shift), so that samples agree with it
+  // to the last bit of every sigma.
+  const auto shift = static_cast<float>(std::exp(empirical_mu(tokens, steps)));
+  const double last = 1.0 / static_cast<double>(steps);
+  const double stride = steps > 1 ? (last - 1.0) / static_cast<double>(steps - 1) : 0.0;
   std::vector<double> sigmas;
   for (int64_t i = 0; i < steps; ++i) {
-    const double t = 1.0 - static_cast<double>(i) / static_cast<double>(steps);
-    sigmas.push_back(shift / (shift + (1.0 / t - 1.0)));
+    const auto t = static_cast<float>(i == steps - 1 ? last : 1.0 + static_cast<double>(i) * stride);
+    sigmas.push_back(shift / (shift + (1.0F / t - 1.0F)));
   }
   sigmas.push_back(0.0);
   return sigmas;

@@ -88,6 +88,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     save(ctx, *kept, inputs);
     ctx->saved_data["kept"] = c10::IValue::make_capsule(kept);
     kept->forward_outputs = without_data(outputs);
+    std::erase_if(outputs, [](const at::Tensor& output) { return !output.defined(); });  // a node has none of these
     return outputs;
   }
 
@@ -107,8 +108,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       recompute::require_equal(block, kept->forward_outputs, again, kept->verifying, "in the recompute");
       // The node lives as long as the loss; what it keeps besides saved variables must go with them, block by block.
       if (!torch::autograd::get_current_graph_task_keep_graph()) kept->release();
+      std::erase_if(again, [](const at::Tensor& output) { return !output.defined(); });
       for (std::size_t i = 0; i < again.size(); ++i) {
-        if (!grads[i].defined() || !again[i].defined() || !again[i].requires_grad()) continue;
+        if (!grads[i].defined() || !again[i].requires_grad()) continue;
         outputs.push_back(std::move(again[i]));
         received.push_back(std::move(grads[i]));
       }
@@ -189,7 +191,10 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
   kept->verifying = first;
   if (first) run_from_inputs(block, flow, parameters, inputs, /*copies=*/true, run.verified);
   const std::vector<int64_t> before = recompute::versions(inputs.tensors);
-  std::vector<at::Tensor> outputs = Checkpoint::apply(at::TensorList(inputs.tensors), kept);
+  const std::vector<at::Tensor> defined = Checkpoint::apply(at::TensorList(inputs.tensors), kept);
+  std::vector<at::Tensor> outputs;
+  for (auto next = defined.begin(); const at::Tensor& output : kept->forward_outputs)
+    outputs.push_back(output.defined() ? *next++ : at::Tensor());
   recompute::refuse_changed_inputs(block, inputs, before);
   if (first) {
     const auto again = run_from_inputs(block, flow, parameters, inputs, /*copies=*/false, run.verified);

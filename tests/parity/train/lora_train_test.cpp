@@ -101,8 +101,10 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
   }
   void expect_gradients(const NamedTensors& ours, const std::string& prefix) const {
     double worst = 0;
+    std::size_t references = 0;
     for (const auto& [name, tensor] : tensors_) {
       if (!name.starts_with(prefix)) continue;
+      ++references;
       const at::Tensor& grad = ours.at(name.substr(prefix.size()));
       // With B = 0 the gradient of A is exactly 0.
       const double scale = tensor.abs().max().item<double>();
@@ -111,6 +113,7 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
       worst = std::max(worst, error);
     }
     measured(prefix + "*", worst);
+    EXPECT_EQ(references, ours.size());
   }
   void expect_final(const Recorded& recorded, const std::string& prefix, double lr) const {
     const at::Tensor ours = update(recorded.final, recorded.initial);

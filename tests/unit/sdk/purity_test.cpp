@@ -1,6 +1,7 @@
 /// @file What a block must not do (change inputs, use random numbers, keep state), and what autograd may ask of a
 /// recomputed block (retain_graph, inputs=, hooks, reentrant backward) or may not (create_graph).
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand_like.h>
 #include <ATen/ops/silu.h>
@@ -70,10 +71,12 @@ TEST(InPlace, BetweenForwardAndBackwardIsRefused) {
   for (int which = 0; which < 3; ++which) {
     One one;
     const at::Tensor y = one.run();
-    const at::NoGradGuard no_grad;
-    if (which == 0) one.flow.carried[0].add_(1);
-    if (which == 1) one.flow.shared[0].add_(1);
-    if (which == 2) one.weight->value().add_(1);
+    {
+      const at::NoGradGuard no_grad;
+      if (which == 0) one.flow.carried[0].add_(1);
+      if (which == 1) one.flow.shared[0].add_(1);
+      if (which == 2) one.weight->value().add_(1);
+    }
     EXPECT_EQ(error_of([&] { y.sum().backward(); }), expected) << which;
   }
 }

@@ -1,0 +1,281 @@
+"""Every mistake a user can make before training: one clear message, the right exit code, no stack trace."""
+import json
+import unittest
+
+from program import Case, QUICKSTART, SMALL, MODEL, read_header, settings, write_safetensors
+
+USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, BAD_RECIPE = 2, 65, 66, 69, 78
+
+
+class CommandLine(Case):
+    def test_unknown_option(self):
+        self.expect(USAGE, "--fast", "run", QUICKSTART, "--fast")
+
+    def test_unknown_command(self):
+        self.expect(USAGE, "rnu", "rnu", QUICKSTART)
+
+    def test_no_command(self):
+        self.expect(USAGE, "--help")
+
+    def test_recipe_is_left_out(self):
+        self.expect(USAGE, "RECIPE", "run")
+
+    def test_set_without_value(self):
+        self.expect(BAD_RECIPE, ["--set nonsense", "KEY=VALUE"], "run", QUICKSTART, "--set", "nonsense")
+
+    def test_set_unknown_key(self):
+        self.expect(BAD_RECIPE, ["--set run.stps=3", 'did you mean "run.steps"?'], "run", QUICKSTART, "--set", "run.stps=3")
+
+    def test_set_wrong_type(self):
+        self.expect(BAD_RECIPE, ["--set run.steps=many", "run.steps"], "run", QUICKSTART, "--set", "run.steps=many")
+
+    def test_set_out_of_range(self):
+        self.expect(BAD_RECIPE, ["optimizer.lr"], "run", QUICKSTART, "--set", "optimizer.lr=-1")
+
+    def test_wrong_resume(self):
+        self.expect(NOT_FOUND, ["sometimes", "auto, never, required"], "run", SMALL, "--resume", "sometimes",
+                    *settings(run__output=self.folder / "run"))
+
+
+class Recipes(Case):
+    """None of these may load LibTorch: a mistake is told in milliseconds."""
+
+    def expect_bad(self, code, texts, *arguments):
+        result = self.expect(code, texts, *arguments, env={"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(self.folder / "ld")})
+        opened = "".join(path.read_text(errors="replace") for path in self.folder.glob("ld.*"))
+        self.assertIn("libCLI" if "libCLI" in opened else "libc.so", opened)
+        self.assertNotIn("libtorch", opened)
+        self.assertNotIn("libtrainer.so", opened)
+        return result
+
+    def recipe(self, text):
+        return self.write("recipe.toml", f'extends = "{QUICKSTART}"\n{text}')
+
+    def test_missing_recipe(self):
+        self.expect_bad(NOT_FOUND, ["nowhere.toml"], "run", "nowhere.toml")
+
+    def test_recipe_is_a_folder(self):
+        self.expect_bad(BAD_RECIPE, [str(self.folder)], "run", self.folder)
+
+    def test_syntax_error(self):
+        self.expect_bad(BAD_RECIPE, ["bad.toml:2:"], "run", self.write("bad.toml", "[run]\nsteps = \n"))
+
+    def test_no_utf8(self):
+        self.expect_bad(BAD_RECIPE, ["bad.toml:2:"], "run", self.write("bad.toml", b'[run]\nname = "\xff"\n'))
+
+    def test_misspelt_key(self):
+        self.expect_bad(BAD_RECIPE, ['recipe.toml:3:1: unknown key "run.step"', 'did you mean "run.steps"?'], "run",
+                        self.recipe("[run]\nstep = 2\n"))
+
+    def test_misspelt_section(self):
+        self.expect_bad(BAD_RECIPE, ["recipe.toml:2:", "optimiser", "optimizer"], "run", self.recipe("[optimiser]\nlr = 1e-4\n"))
+
+    def test_wrong_type(self):
+        self.expect_bad(BAD_RECIPE, ["recipe.toml:3:", "run.steps", '"ten"'], "run", self.recipe('[run]\nsteps = "ten"\n'))
+
+    def test_unknown_plugin(self):
+        self.expect_bad(BAD_RECIPE, ["recipe.toml:3:", "flux3", "flux2"], "run", self.recipe('[model]\nkind = "flux3"\n'))
+
+    def test_option_of_a_plugin(self):
+        self.expect_bad(BAD_RECIPE, ["recipe.toml:3:", "adapter.rnk", "rank"], "run", self.recipe("[adapter]\nrnk = 4\n"))
+
+    def test_sample_size(self):
+        self.expect_bad(BAD_RECIPE, ["recipe.toml:3:", "sample.size", "16"], "run", self.recipe("[sample]\nsize = [64, 50]\n"))
+
+    def test_missing_model(self):
+        self.expect_bad(BAD_RECIPE, ["recipe.toml:3:", "model.path", "/nowhere"], "run", self.recipe('[model]\npath = "/nowhere"\n'))
+
+    def test_micro_batch_does_not_divide(self):
+        self.expect_bad(BAD_RECIPE, ["recipe.toml:3:", "3 does not divide"], "run", self.recipe("[train]\nmicro_batch_size = 3\n"))
+
+    def test_all_mistakes_at_once(self):
+        recipe = self.recipe('[run]\nstep = 2\nseed = "x"\n[sample]\nsize = [1, 2]\n[optimizer]\nlr = 0\n')
+        result = self.expect_bad(BAD_RECIPE, ["run.step", "run.seed", "sample.size", "optimizer.lr"], "check", recipe)
+        self.assertEqual(result.out, "")
+
+
+class Models(Case):
+    def expect_model(self, code, texts, model, part, command="check"):
+        key = {"transformer": "model", "vae": "autoencoder", "text_encoder": "text_encoder"}[part]
+        for command in ("check", "run"):
+            self.expect(code, texts, command, SMALL,
+                        *settings(f"{key}.path={model / part}", f"text_encoder.tokenizer={MODEL / 'tokenizer'}",
+                                  run__output=self.folder / "run"))
+
+    def weights(self, part):
+        model = self.model(part)
+        return model, next((model / part).glob("*.safetensors"))
+
+    def test_truncated_data(self):
+        for part in ("transformer", "vae", "text_encoder"):
+            with self.subTest(part):
+                model, file = self.weights(part)
+                with open(file, "r+b") as stream:
+                    stream.truncate(file.stat().st_size - 1000)
+                self.expect_model(BAD_INPUT, [file.name, "1000 bytes missing"], model, part)
+
+    def test_empty_file(self):
+        model, file = self.weights("vae")
+        file.write_bytes(b"")
+        self.expect_model(BAD_INPUT, [file.name, "0 bytes"], model, "vae")
+
+    def test_not_safetensors(self):
+        model, file = self.weights("vae")
+        file.write_bytes(b"<html>404</html>" * 100)
+        self.expect_model(BAD_INPUT, [file.name], model, "vae")
+
+    def test_a_tensor_is_missing(self):
+        for part in ("transformer", "vae", "text_encoder"):
+            with self.subTest(part):
+                model, file = self.weights(part)
+                header, data = read_header(file)
+                name = max((key for key in header if key != "__metadata__" and key.endswith("norm.weight")
+                            or key.endswith("conv_out.weight") or key.endswith("proj_out.weight")),
+                           key=lambda key: header[key]["data_offsets"][1])
+                # What comes after moves up, so that the file itself stays in order.
+                begin, end = header.pop(name)["data_offsets"]
+                for entry in header.values():
+                    if "data_offsets" in entry and entry["data_offsets"][0] >= end:
+                        entry["data_offsets"] = [offset - (end - begin) for offset in entry["data_offsets"]]
+                write_safetensors(file, header, data[:begin] + data[end:])
+                self.expect_model(BAD_INPUT, [name.split(".")[-2]], model, part)
+
+    def test_config_is_missing(self):
+        model = self.model("transformer")
+        (model / "transformer/config.json").unlink()
+        self.expect_model(BAD_INPUT, ["config.json"], model, "transformer")
+
+    def test_config_is_damaged(self):
+        model = self.model("vae")
+        self.write("model/vae/config.json", '{"latent_channels": ')
+        self.expect_model(BAD_INPUT, ["config"], model, "vae")
+
+    def test_tokenizer_is_damaged(self):
+        file = self.write("tokenizer/tokenizer.json", '{"model": {"type": "BPE"')
+        for command in ("check", "run"):
+            self.expect(BAD_INPUT, ["tokenizer.json"], command, SMALL,
+                        *settings(f"text_encoder.tokenizer={file.parent}", run__output=self.folder / "run"))
+
+    def test_layers_out_of_range(self):
+        for command in ("check", "run"):
+            self.expect(BAD_RECIPE, ["layers", "9"], command, SMALL,
+                        *settings("text_encoder.layers=[2, 4, 9]", run__output=self.folder / "run"))
+
+    def test_text_width_of_another_model(self):
+        for command in ("check", "run"):
+            self.expect(BAD_RECIPE, ["128", "192"], command, SMALL,
+                        *settings("text_encoder.layers=[2, 4]", run__output=self.folder / "run"))
+
+    def test_targets_match_nothing(self):
+        for command in ("check", "run"):
+            self.expect(BAD_RECIPE, ["to_qq", "to_q"], command, SMALL,
+                        *settings('adapter.targets=["*.to_qq"]', run__output=self.folder / "run"))
+
+
+class Data(Case):
+    def expect_data(self, code, texts, folder, *more):
+        for command in ("check", "run"):
+            result = self.expect(code, texts, command, SMALL,
+                                 *settings(f'data=[{{folder="{folder}", resolution=[64, 64]}}]',
+                                           run__output=self.folder / "run", *more))
+        return result
+
+    def test_broken_pictures_are_all_named(self):
+        folder, names = self.pictures("data")
+        for name in names[1:3]:
+            path = folder / name
+            path.write_bytes(path.read_bytes()[:200])
+        result = self.expect_data(BAD_INPUT, names[1:3], folder)
+        self.assertNotIn(names[0], result.err)
+
+    def test_picture_that_breaks_off(self):
+        folder, names = self.pictures("data")
+        path = folder / names[0]
+        path.write_bytes(path.read_bytes()[:-path.stat().st_size // 3])
+        for command in ["run"]:  # the header is whole: found when the picture is read
+            self.expect(BAD_INPUT, [names[0]], command, SMALL,
+                        *settings(f'data=[{{folder="{folder}", resolution=[64, 64]}}]', run__output=self.folder / "run"))
+
+    def test_text_called_png(self):
+        folder, _ = self.pictures("data")
+        self.write("data/zebra.png", "not a picture")
+        self.write("data/zebra.txt", "a zebra")
+        self.expect_data(BAD_INPUT, ["zebra.png"], folder)
+
+    def test_no_captions(self):
+        folder, _ = self.pictures("data")
+        for path in folder.glob("*.txt"):
+            path.unlink()
+        self.expect_data(BAD_INPUT, ["caption", str(folder)], folder)
+
+    def test_one_caption_is_missing(self):
+        folder, names = self.pictures("data")
+        (folder / names[2]).with_suffix(".txt").unlink()
+        self.expect_data(BAD_INPUT, ["caption", names[2]], folder)
+
+    def test_caption_is_no_utf8(self):
+        folder, names = self.pictures("data")
+        (folder / names[2]).with_suffix(".txt").write_bytes(b"a caf\xe9")
+        self.expect_data(BAD_INPUT, ["UTF-8", names[2].split(".")[0] + ".txt"], folder)
+
+    def test_empty_folder(self):
+        folder = self.folder / "data"
+        folder.mkdir()
+        self.expect_data(BAD_INPUT, [str(folder), "picture"], folder)
+
+    def test_metadata_names_missing_picture(self):
+        folder, names = self.pictures("data")
+        self.write("data/metadata.jsonl", json.dumps({"file_name": "nobody.png", "text": "a picture"}) + "\n")
+        self.expect_data(BAD_INPUT, ["nobody.png"], folder)
+
+    def test_metadata_is_no_json(self):
+        folder, names = self.pictures("data")
+        self.write("data/metadata.jsonl", '{"file_name": "a.png"\n')
+        self.expect_data(BAD_INPUT, ["metadata.jsonl:1"], folder)
+
+
+class Check(Case):
+    def test_lists_everything_at_once(self):
+        folder, names = self.pictures("data")
+        (folder / names[0]).with_suffix(".txt").unlink()
+        (folder / names[1]).write_bytes(b"no picture")
+        model = self.model("vae", "transformer")
+        (model / "vae/config.json").write_text("{")
+        self.write("model/transformer/diffusion_pytorch_model.safetensors", b"x" * 100)
+        arguments = ["check", SMALL, *settings(
+            f'data=[{{folder="{folder}", resolution=[64, 64]}}]', f"model.path={model / 'transformer'}",
+            f"autoencoder.path={model / 'vae'}", run__output=self.folder / "run")]
+        found = ["model", "autoencoder", names[0], names[1], "3 problems found."]
+        self.expect(BAD_INPUT, found, *arguments)
+        result = self.program("--json", *arguments)
+        self.assertEqual(result.code, BAD_INPUT)
+        report = json.loads(result.out)
+        self.assertFalse(report["ok"])
+        self.assertEqual([error["part"] for error in report["errors"]], ["model", "autoencoder", "data"])
+        self.assertIn("text encoder", report["facts"])
+
+    def test_good_recipe(self):
+        self.expect(0, ["16 of 43 linear layers", "20 pictures", "ready to run"], "check", QUICKSTART,
+                    *settings(run__output=self.folder / "run"))
+        report = json.loads(self.expect(0, [], "check", "--json", QUICKSTART, *settings(run__output=self.folder / "run")).out)
+        self.assertTrue(report["ok"])
+        self.assertEqual(report["errors"], [])
+        self.assertFalse((self.folder / "run").exists(), "check writes nothing")
+
+
+class Devices(Case):
+    def test_cuda_is_missing(self):
+        result = self.program("check", SMALL, *settings('placement.devices=["cuda:7"]', run__output=self.folder / "run"))
+        if result.code == 0:
+            self.skipTest("this machine has eight CUDA devices")
+        self.assertEqual(result.code, UNAVAILABLE, str(result))
+        self.assertIn("cuda", result.err.lower())
+
+    def test_unknown_device(self):
+        for device, code in (("tpu", UNAVAILABLE), ("cuda:x", BAD_RECIPE), ("", BAD_RECIPE)):
+            with self.subTest(device):
+                self.expect(code, [f'"{device}"'], "check", SMALL, *settings(f'placement.devices=["{device}"]'))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

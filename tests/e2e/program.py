@@ -1,0 +1,130 @@
+"""What the end-to-end tests share: starting the program, recipes and folders to damage, and checks of its answers.
+
+The program is the one that TRAINER_PROGRAM names; the source tree is TRAINER_SOURCE_ROOT. Standard library only.
+"""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ["TRAINER_PROGRAM"]
+ROOT = pathlib.Path(os.environ["TRAINER_SOURCE_ROOT"])
+QUICKSTART = ROOT / "recipes" / "quickstart.toml"
+MODEL = ROOT / "recipes" / "quickstart" / "model"
+PICTURES = ROOT / "recipes" / "quickstart" / "pictures"
+SMALL = ROOT / "tests" / "e2e" / "small.toml"
+TIMEOUT = 120
+
+# What a user must never see, whatever is wrong.
+TRACES = ("Exception raised from", "terminate called", "frame #", "what():", "Segmentation fault", "core dumped",
+          "basic_string", "vector::", "std::", "json.exception")
+
+
+def environment(extra=None):
+    changed = {"OMP_NUM_THREADS": "1", "TERM": "dumb", **(extra or {})}
+    return {key: value for key, value in {**os.environ, **changed}.items() if value is not None}
+
+
+class Result:
+    """Exit code and output of one call."""
+
+    def __init__(self, arguments, code, out, err):
+        self.arguments, self.code, self.out, self.err = arguments, code, out, err
+        self.text = out + err
+
+    def __str__(self):
+        return f"trainer {' '.join(self.arguments)}\nexit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Case(unittest.TestCase):
+    """A test with a folder of its own."""
+
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="trainer-e2e-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def start(self, *arguments, env=None, program=PROGRAM, **options):
+        """The program as a process that the test talks to; killed at the end if it is still there."""
+        process = subprocess.Popen([program, *map(str, arguments)], env=environment(env), text=True, cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        self.addCleanup(self.stop, process)
+        return process
+
+    @staticmethod
+    def stop(process):
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                pipe.close()
+
+    def program(self, *arguments, env=None, program=PROGRAM):
+        process = self.start(*arguments, env=env, program=program)
+        out, err = process.communicate(timeout=TIMEOUT)
+        return self.checked(Result(list(map(str, arguments)), process.returncode, out, err))
+
+    def checked(self, result):
+        self.assertGreaterEqual(result.code, 0, f"killed by a signal\n{result}")
+        for trace in TRACES:
+            self.assertNotIn(trace, result.err, f"not a message for users\n{result}")
+        return result
+
+    def expect(self, code, texts, *arguments, **options):
+        """Runs the program; its exit code is `code` and its output holds every one of `texts`."""
+        result = self.program(*arguments, **options)
+        self.assertEqual(result.code, code, str(result))
+        for text in [texts] if isinstance(texts, str) else texts:
+            self.assertIn(text, result.text, str(result))
+        return result
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def pictures(self, name, count=4):
+        """A copy of the first pictures of the quickstart with their captions."""
+        folder = self.folder / name
+        folder.mkdir()
+        chosen = sorted(path for path in PICTURES.iterdir() if path.suffix in (".png", ".jpg"))[:count]
+        for path in chosen:
+            shutil.copy(path, folder)
+            shutil.copy(path.with_suffix(".txt"), folder)
+        return folder, [path.name for path in chosen]
+
+    def model(self, *parts):
+        """A folder with these parts of the quickstart's model, copied so that they can be damaged."""
+        folder = self.folder / "model"
+        for part in parts:
+            shutil.copytree(MODEL / part, folder / part)
+        return folder
+
+
+def settings(*pairs, **more):
+    """--set arguments."""
+    texts = [*pairs, *(f"{key.replace('__', '.')}={value}" for key, value in more.items())]
+    return [argument for text in texts for argument in ("--set", text)]
+
+
+def read_header(path):
+    """(header, data) of a safetensors file."""
+    raw = pathlib.Path(path).read_bytes()
+    length = struct.unpack("<Q", raw[:8])[0]
+    return json.loads(raw[8:8 + length]), raw[8 + length:]
+
+
+def write_safetensors(path, header, data):
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def log_lines(run):
+    return [json.loads(line) for line in (pathlib.Path(run) / "log.jsonl").read_text().splitlines()]

@@ -1,0 +1,128 @@
+/// @file Which layers an adapter goes on, and where its first values come from.
+#include <adapter/inject.hpp>
+#include <gtest/gtest.h>
+
+#include <support/components.hpp>
+#include <support/parity.hpp>
+#include <support/toy_model.hpp>
+#include <train/model_builder.hpp>
+
+namespace trainer::adapter {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Linear layer(const std::string& name, int64_t in = 5, int64_t out = 7) {
+  auto state = std::make_shared<LinearState>();
+  state->name = name;
+  state->in = in;
+  state->out = out;
+  return Linear(state);
+}
+
+Names names_of(const std::vector<Linear>& layers) {
+  Names names;
+  for (const Linear& one : layers) names.push_back(one.name());
+  return names;
+}
+
+TEST(Matches, WholeNameOrItsLastParts) {
+  EXPECT_TRUE(matches("attn.to_q", "attn.to_q"));
+  EXPECT_TRUE(matches("to_q", "blocks.0.attn.to_q"));
+  EXPECT_TRUE(matches("attn.to_q", "blocks.0.attn.to_q"));
+  EXPECT_FALSE(matches("o_q", "blocks.0.attn.to_q")) << "only whole parts";
+  EXPECT_FALSE(matches("attn", "blocks.0.attn.to_q")) << "a part in the middle";
+  EXPECT_FALSE(matches("blocks.0", "blocks.0.attn.to_q")) << "first parts";
+  EXPECT_FALSE(matches("x.to_q", "to_q"));
+  EXPECT_FALSE(matches("", "to_q"));
+}
+
+TEST(Matches, Globs) {
+  EXPECT_TRUE(matches("*", "anything.at.all"));
+  EXPECT_TRUE(matches("blocks.*.to_q", "blocks.12.attn.to_q"));
+  EXPECT_TRUE(matches("*to_*", "blocks.0.attn.to_q"));
+  EXPECT_TRUE(matches("**", ""));
+  EXPECT_TRUE(matches("a*b*c", "a.b.b.c")) << "the star takes more on a mismatch";
+  EXPECT_FALSE(matches("a*b*c", "a.b.b.d"));
+  EXPECT_FALSE(matches("blocks.*", "single_blocks.0")) << "a glob is not a suffix";
+  EXPECT_FALSE(matches("*.to_q", "to_q"));
+  EXPECT_FALSE(matches("blocks.*.to_q", "blocks.0.to_q.x"));
+}
+
+TEST(Select, KeepsTheOrderOfTheLayersAndEachOnce) {
+  const std::vector<Linear> layers{layer("b.0.to_q"), layer("b.0.to_k"), layer("b.1.to_q"), layer("proj")};
+  EXPECT_EQ(names_of(select(layers, Names{"proj", "to_q", "b.0.*"})), (Names{"b.0.to_q", "b.0.to_k", "b.1.to_q", "proj"}));
+  EXPECT_EQ(names_of(select(layers, Names{"to_k"})), Names{"b.0.to_k"});
+}
+
+TEST(Select, PatternWithoutALayerIsAnErrorWithNearNames) {
+  const std::vector<Linear> layers{layer("b.0.to_q"), layer("b.0.to_k")};
+  try {
+    (void)select(layers, Names{"to_q", "b.0.to_qq"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::bad_recipe);
+    EXPECT_STREQ(error.what(),
+                 "adapter.targets: \"b.0.to_qq\" matches no linear layer (did you mean \"b.0.to_q\" or \"b.0.to_k\"?); the "
+                 "model has 2, `trainer inspect` lists them");
+  }
+}
+
+struct Toy {
+  test::MemorySource source{testing::toy_weights({})};
+  train::SourceBuilder builder{source, {}};
+  testing::ToyModel model{builder, {}};
+};
+
+TEST(Targeted, OwnPatternsDefaultOnesAndAllOfTheBlocks) {
+  Toy toy;
+  const std::vector<Linear>& all = toy.builder.inventory().linears;
+  const auto names = [&](const Value& targets) {
+    return names_of(targeted(*testing::lora({{"targets", targets}}), toy.model, all));
+  };
+  const Names blocks{"block.0.up", "block.0.down", "block.1.up", "block.1.down"};
+  EXPECT_EQ(names({std::string("default")}), blocks);
+  EXPECT_EQ(names({std::string("all")}), blocks) << "no embedder, no final projection";
+  EXPECT_EQ(names({Array{{std::string("up")}, {std::string("head")}}}), (Names{"head", "block.0.up", "block.1.up"}));
+  EXPECT_EQ(names({std::string("time")}), Names{"time"});
+}
+
+at::Tensor value(const Linear& one, std::size_t index) {
+  return one.state().adapter->parameters()[index]->value().detach().clone();
+}
+
+TEST(Inject, NamesOrderAndLeaves) {
+  std::vector<Linear> layers{layer("one"), layer("two", 3, 4)};
+  const std::vector<Parameter*> parameters = inject(*testing::lora(), layers, 1, at::kCPU);
+  Names names;
+  for (const Parameter* parameter : parameters) {
+    names.push_back(parameter->name());
+    EXPECT_TRUE(parameter->trainable());
+    EXPECT_TRUE(parameter->value().is_leaf());
+    EXPECT_EQ(parameter->value().scalar_type(), at::kFloat);
+  }
+  EXPECT_EQ(names, (Names{"one.lora_A.weight", "one.lora_B.weight", "two.lora_A.weight", "two.lora_B.weight"}));
+  EXPECT_EQ(parameters[2]->value().sizes(), (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(parameters[3]->value().sizes(), (std::vector<int64_t>{4, 4}));
+}
+
+TEST(Inject, FirstValuesDependOnSeedAndNameAlone) {
+  const std::vector<Linear> both{layer("one"), layer("two")}, alone{layer("two")}, other{layer("two")};
+  inject(*testing::lora(), both, 5, at::kCPU);
+  inject(*testing::lora(), alone, 5, at::kCPU);
+  inject(*testing::lora(), other, 6, at::kCPU);
+  EXPECT_TRUE(test::same_bits(value(both[1], 0), value(alone[0], 0))) << "which other layers are targeted";
+  EXPECT_FALSE(test::same_bits(value(both[0], 0), value(both[1], 0))) << "the name";
+  EXPECT_FALSE(test::same_bits(value(alone[0], 0), value(other[0], 0))) << "the seed";
+}
+
+TEST(Enable, SwitchesEveryLayer) {
+  const std::vector<Linear> layers{layer("one"), layer("two")};
+  enable(layers, false);
+  EXPECT_FALSE(layers[0].state().adapter_enabled || layers[1].state().adapter_enabled);
+  enable(layers, true);
+  EXPECT_TRUE(layers[0].state().adapter_enabled && layers[1].state().adapter_enabled);
+}
+
+}  // namespace
+}  // namespace trainer::adapter

@@ -1,0 +1,252 @@
+/// @file A throw anywhere in a step leaves the process able to run the step again with the same bits; weights are
+/// brought and taken away in pairs; kept inputs may live elsewhere.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+#include <stdexcept>
+
+#include "toy.hpp"
+
+namespace trainer::test {
+namespace {
+
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Counts operations of a toy's blocks and fails at one of them.
+struct Fault {
+  int64_t at = std::numeric_limits<int64_t>::max(), count = 0;
+  void operator()() {
+    if (++count == at) throw Failure("operation " + std::to_string(at));
+  }
+};
+
+/// Keeps clones, and spoils what it handed out before: as a ring of buffers does.
+class PoisoningStore final : public ActivationStore {
+ public:
+  std::shared_ptr<void> put(const at::Tensor& tensor, const Site& site) override {
+    EXPECT_NE(site.block, nullptr);
+    auto kept = std::make_shared<at::Tensor>(tensor.detach().clone());
+    alive_.push_back(kept);
+    return kept;
+  }
+  at::Tensor take(const std::shared_ptr<void>& handle, const Site& site) override {
+    if (site.index != last_site_) {
+      poison();
+      last_site_ = site.index;
+    }
+    handed_out_.push_back(std::static_pointer_cast<at::Tensor>(handle)->clone());
+    return handed_out_.back();
+  }
+  void poison() {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& tensor : handed_out_)
+      if (tensor.is_floating_point()) tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+    handed_out_.clear();
+    last_site_ = -1;
+  }
+  [[nodiscard]] std::size_t alive() const {
+    std::size_t count = 0;
+    for (const auto& one : alive_) count += one.expired() ? 0 : 1;
+    return count;
+  }
+
+ private:
+  std::vector<std::weak_ptr<void>> alive_;
+  std::vector<at::Tensor> handed_out_;
+  int64_t last_site_ = -1;
+};
+
+/// Checks that calls come in pairs and that at most one block's weights are needed at a time; may throw in `before`.
+class CountingResidency final : public WeightResidency {
+ public:
+  void plan(std::span<Block* const>) override {}
+  void before(const Site& site, Pass pass) override {
+    if (static_cast<int64_t>(log.size()) == fail_at) throw Failure("no room for the weights");
+    EXPECT_TRUE(open.empty()) << "another block is still open";
+    open.push_back(site.index);
+    log.push_back((pass == Pass::forward ? "f" : "b") + std::to_string(site.index));
+  }
+  void after(const Site& site, Pass) noexcept override {
+    EXPECT_EQ(open, std::vector<int64_t>{site.index});
+    open.clear();
+  }
+  std::vector<std::string> log;
+  std::vector<int64_t> open;
+  int64_t fail_at = -1;
+};
+
+/// Everything that a step may leave behind in the process.
+void expect_clean(Toy& toy) {
+  EXPECT_TRUE(at::GradMode::is_enabled());
+  for (Parameter* parameter : toy.trained()) EXPECT_TRUE(parameter->get().is_same(parameter->value()));
+}
+
+/// test_checkpoint_valid_reset_on_error, composable's clears_state_on_error_in_forward: fail at the N-th operation of a
+/// step for every N: in the verifying runs, the forward, the recompute and the backward of its graph.
+TEST(FailAtOperation, EveryOne) {
+  for (const bool with_store : {false, true}) {
+    Toy toy({.blocks = 2});
+    const Outcome plain = toy.step({});
+    int64_t operations = 0;
+    for (const bool first_step : {true, false}) {
+      int64_t failed = 0;
+      for (int64_t n = 1;; ++n) {
+        VerifiedSites sites;
+        PoisoningStore store;
+        CountingResidency residency;
+        BlockRun how = recomputed(&sites);
+        if (with_store) how.store = &store;
+        how.residency = &residency;
+        if (!first_step) {
+          EXPECT_TRUE(toy.step(how) == plain);
+        }
+        Fault fault{n, 0};
+        toy.tick = std::ref(fault);
+        bool thrown = false;
+        try {
+          toy.step(how);
+        } catch (const Failure& failure) {
+          thrown = true;
+          EXPECT_EQ(failure.what(), "operation " + std::to_string(n));
+        }
+        toy.tick = [] {};
+        EXPECT_TRUE(residency.open.empty());
+        expect_clean(toy);
+        EXPECT_EQ(store.alive(), 0U) << "what was kept goes with the graph";
+        EXPECT_TRUE(toy.step(how) == plain) << "after a failure at operation " << n;
+        if (!thrown) break;
+        failed = n;
+      }
+      operations += failed;
+      // Per block: 5 operations a forward and 1 more in backward. Runs: before, forward, after, recompute; later 2.
+      EXPECT_EQ(failed, 2 * (5 * (first_step ? 4 : 2) + 1));
+    }
+    EXPECT_EQ(operations, 42 + 22);
+  }
+}
+
+/// test_custom_function_propagates_errors, checkpoint_context_fn_exits_on_forward_exception: the exception that comes
+/// out is the block's own, with its type.
+TEST(ContextExitsOnException, TypeIsKept) {
+  Toy toy;
+  VerifiedSites sites;
+  const Outcome plain = toy.step({});
+  toy.step(recomputed(&sites));
+  const at::Tensor loss = toy.loss(recomputed(&sites));
+  toy.tick = [] { throw Error(ExitCode::out_of_memory, "no memory", "OOM"); };
+  try {
+    loss.backward();
+    FAIL() << "no exception";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::out_of_memory);
+    EXPECT_EQ(error.code(), "OOM");
+    EXPECT_STREQ(error.what(), "no memory");
+  }
+  toy.tick = [] {};
+  EXPECT_TRUE(toy.step(recomputed(&sites)) == plain);
+}
+
+TEST(ActivationStore, IsBitEqual) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Toy toy({.dtype = dtype, .blocks = 5});
+    const Outcome plain = toy.step({});
+    PoisoningStore store;
+    VerifiedSites sites;
+    BlockRun how = recomputed(&sites);
+    how.store = &store;
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_TRUE(toy.step(how) == plain) << dtype << " step " << step;
+      EXPECT_EQ(store.alive(), 0U);
+      store.poison();
+    }
+  }
+}
+
+/// The flow goes to the store, whole: masks and frozen tensors too. Handles go block by block, not with the loss.
+TEST(ActivationStore, IsEmptiedBlockByBlock) {
+  Toy toy({.blocks = 4});
+  PoisoningStore store;
+  BlockRun how = recomputed();
+  how.store = &store;
+  const at::Tensor loss = toy.loss(how);
+  EXPECT_EQ(store.alive(), 8U) << "one carried and one shared tensor a block";
+  std::vector<std::size_t> left;
+  toy.read_modulation = [&](const Flow& flow, int64_t) {
+    left.push_back(store.alive());
+    return flow.shared[0];
+  };
+  loss.backward();
+  EXPECT_EQ(left, (std::vector<std::size_t>{8, 6, 4, 2}));
+  EXPECT_EQ(store.alive(), 0U) << "while the loss still holds the graph";
+}
+
+TEST(ActivationStore, RetainedGraphTakesAgain) {
+  Toy toy({.blocks = 3});
+  PoisoningStore store;
+  BlockRun how = recomputed();
+  how.store = &store;
+  const at::Tensor loss = toy.loss(how);
+  std::vector<at::Tensor> leaves;
+  for (Parameter* parameter : toy.trained()) leaves.push_back(parameter->value());
+  const auto first = torch::autograd::grad({loss}, leaves, {}, /*retain_graph=*/true);
+  EXPECT_EQ(store.alive(), 6U);
+  store.poison();
+  EXPECT_TRUE(same_bits(torch::autograd::grad({loss}, leaves), first));
+  EXPECT_EQ(store.alive(), 0U);
+  EXPECT_THROW(torch::autograd::grad({loss}, leaves), c10::Error);
+}
+
+TEST(WeightResidency, CallsArePairedAndInOrder) {
+  Toy toy({.blocks = 3});
+  const Outcome plain = toy.step({});
+  CountingResidency residency;
+  VerifiedSites sites;
+  BlockRun how = recomputed(&sites);
+  how.residency = &residency;
+  for (int step = 0; step < 2; ++step) {
+    residency.log.clear();
+    EXPECT_TRUE(toy.step(how) == plain);
+    EXPECT_EQ(residency.log, (std::vector<std::string>{"f0", "f1", "f2", "b2", "b1", "b0"}));
+  }
+  residency.log.clear();
+  const at::NoGradGuard no_grad;
+  toy.loss(how);
+  EXPECT_EQ(residency.log, (std::vector<std::string>{"f0", "f1", "f2"}));
+}
+
+TEST(WeightResidency, MayFailInAnyCall) {
+  Toy toy({.blocks = 3});
+  const Outcome plain = toy.step({});
+  for (int64_t call = 0; call < 6; ++call) {
+    CountingResidency residency;
+    residency.fail_at = call;
+    VerifiedSites sites;
+    BlockRun how = recomputed(&sites);
+    how.residency = &residency;
+    EXPECT_THROW(toy.step(how), Failure);
+    EXPECT_TRUE(residency.open.empty());
+    expect_clean(toy);
+    residency.fail_at = -1;
+    EXPECT_TRUE(toy.step(how) == plain) << "after a failure in call " << call;
+  }
+}
+
+/// Nothing brackets the backward of a block that autograd runs by itself.
+TEST(WeightResidency, NeedsRecomputation) {
+  Toy toy;
+  CountingResidency residency;
+  BlockRun how;
+  how.residency = &residency;
+  const std::string message = error_of([&] { toy.step(how); });
+  EXPECT_EQ(message,
+            "memory.strategies: the weights of block \"block.0\" are moved away after its forward, so it must be "
+            "recomputed in backward; add a strategy that recomputes every block, e.g. \"full_checkpointing\"");
+  EXPECT_TRUE(residency.open.empty());
+}
+
+}  // namespace
+}  // namespace trainer::test

@@ -1,0 +1,150 @@
+/// @file Bytes: a recomputed chain keeps the inputs of its blocks and nothing else, and gives them back block by block.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/silu.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "toy.hpp"
+
+namespace trainer::test {
+namespace {
+
+/// Counts what LibTorch holds on the CPU while it is the allocator.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  CountingAllocator() : base_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/1); }
+  ~CountingAllocator() override { c10::SetCPUAllocator(base_, /*priority=*/1); }
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr data = base_->allocate(bytes);
+    void* const pointer = data.get();
+    auto* const context = new Context{std::move(data), bytes, &live_, &peak_};
+    live_ += static_cast<int64_t>(bytes);
+    peak_ = std::max(peak_, live_);
+    return {pointer, context, &release, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  [[nodiscard]] int64_t live() const { return live_; }
+  [[nodiscard]] int64_t peak() const { return peak_; }
+  void reset_peak() { peak_ = live_; }
+
+ private:
+  struct Context {
+    c10::DataPtr data;
+    std::size_t bytes;
+    int64_t *live, *peak;
+  };
+  static void release(void* context) {
+    auto* const mine = static_cast<Context*>(context);
+    *mine->live -= static_cast<int64_t>(mine->bytes);
+    delete mine;
+  }
+  c10::Allocator* base_;
+  int64_t live_ = 0, peak_ = 0;
+};
+
+/// Blocks with a frozen two-layer MLP four times as wide as their input [rows, width].
+struct Wide {
+  static constexpr int64_t kRows = 128, kWidth = 32, kBlocks = 8;
+  static constexpr int64_t kInput = kRows * kWidth * 4;  ///< bytes of one carried tensor
+  std::vector<std::unique_ptr<LambdaBlock>> blocks;
+  at::Tensor x = data(1, {kRows, kWidth}).requires_grad_();
+  VerifiedSites sites;
+  std::function<void()> enter = [] {};
+
+  Wide() {
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      const Linear up = make_linear("up", kWidth, 4 * kWidth, at::kFloat, 10 + i);
+      const Linear down = make_linear("down", 4 * kWidth, kWidth, at::kFloat, 30 + i);
+      blocks.push_back(std::make_unique<LambdaBlock>("b" + std::to_string(i), [this, up, down](const Flow& flow) {
+        enter();
+        const at::Tensor& in = flow.carried[0];
+        return std::vector<at::Tensor>{in + down(at::silu(up(in)) * at::silu(up(in * 0.5)))};
+      }));
+    }
+  }
+  at::Tensor loss(const BlockRun& how) {
+    std::vector<Block*> list;
+    for (const auto& block : blocks) list.push_back(block.get());
+    return run_chain(list, {{x}, {}, {}}, how).carried[0].sum();
+  }
+  /// Bytes that a forward leaves alive, the loss included.
+  int64_t kept(const BlockRun& how, const CountingAllocator& counter) {
+    const int64_t before = counter.live();
+    const at::Tensor graph = loss(how);
+    return counter.live() - before;
+  }
+};
+
+/// test_checkpointing, test_checkpointing_without_reentrant_memory_savings.
+TEST(MemorySavings, OnlyInputsAreKept) {
+  Wide wide;
+  CountingAllocator counter;
+  const int64_t plain = wide.kept({}, counter);
+  // The input of the first block is a leaf that is there anyway, the output of the last is freed after the sum. Some
+  // 4-byte placeholders and the loss remain.
+  const int64_t inputs = (Wide::kBlocks - 1) * Wide::kInput;
+  const int64_t first = wide.kept(recomputed(&wide.sites), counter);
+  EXPECT_GE(first, inputs + Wide::kInput) << "a verified step holds the last output too, to compare with";
+  EXPECT_LT(first, inputs + Wide::kInput + 256);
+  const int64_t later = wide.kept(recomputed(&wide.sites), counter);
+  EXPECT_GE(later, inputs);
+  EXPECT_LT(later, inputs + 256);
+  EXPECT_GT(plain, 6 * later) << "the blocks keep four wide tensors each";
+}
+
+/// test_checkpointing_without_reentrant_early_free: each block's input goes as soon as its backward is done.
+TEST(EarlyFree, BlockByBlock) {
+  Wide wide;
+  CountingAllocator counter;
+  for (int step = 0; step < 3; ++step) {
+    wide.x.mutable_grad() = at::Tensor();
+    const at::Tensor graph = wide.loss(recomputed(&wide.sites));
+    std::vector<int64_t> live;
+    wide.enter = [&] { live.push_back(counter.live()); };
+    graph.backward();
+    wide.enter = [] {};
+    ASSERT_EQ(live.size(), static_cast<std::size_t>(Wide::kBlocks));
+    // Between two recomputes one kept input goes; the gradient that arrives takes the place of the one before.
+    for (std::size_t i = 1; i < live.size(); ++i) printf("%ld ", live[i-1]-live[i]); puts("");
+    for (std::size_t i = 2; i < live.size(); ++i)
+      EXPECT_NEAR(static_cast<double>(live[i - 1] - live[i]), Wide::kInput, 64) << "step " << step << " block " << i;
+  }
+}
+
+/// The peak of a step is the kept inputs and one block's own tensors.
+TEST(MemorySavings, PeakIsInputsAndOneBlock) {
+  Wide wide;
+  CountingAllocator counter;
+  const auto peak = [&](const BlockRun& how) {
+    wide.x.mutable_grad() = at::Tensor();
+    const int64_t before = counter.live();
+    counter.reset_peak();
+    wide.loss(how).backward();
+    wide.x.mutable_grad() = at::Tensor();
+    EXPECT_EQ(counter.live(), before) << "a step leaves nothing";
+    return counter.peak() - before;
+  };
+  const int64_t plain = peak({});
+  peak(recomputed(&wide.sites));
+  const int64_t later = peak(recomputed(&wide.sites));
+  // 8 inputs; one block: 2 x 3 wide tensors and gradients of the same shapes.
+  EXPECT_LT(later, (Wide::kBlocks + 8 * 4) * Wide::kInput);
+  EXPECT_LT(later, plain / 3);
+}
+
+/// Plainly run blocks cost what autograd keeps: the node for each input holds no copy.
+TEST(MemorySavings, OwnNodesCostNothing) {
+  Wide wide;
+  CountingAllocator counter;
+  const int64_t through_engine = wide.kept({}, counter);
+  const int64_t before = counter.live();
+  Flow flow{{wide.x}, {}, {}};
+  for (const auto& block : wide.blocks) flow.carried = block->forward(flow);
+  const at::Tensor loss = flow.carried[0].sum();
+  flow.carried.clear();
+  EXPECT_EQ(through_engine, counter.live() - before);
+}
+
+}  // namespace
+}  // namespace trainer::test
