@@ -1,5 +1,6 @@
 /// @file The front: command line and recipe checking, without LibTorch. Commands that need it call the engine.
 #include <base/log.hpp>
+#include <base/suggest.hpp>
 #include <cli/commands.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -9,23 +10,42 @@ namespace {
 
 using trainer::ExitCode;
 
+/// A message about the command that does not exist; empty when that is not what is wrong.
+std::string unknown_command(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  for (const std::string& left : app.remaining())
+    if (!left.starts_with("-"))
+      return "unknown command \"" + left + "\"" + trainer::did_you_mean(left, names) + "; `trainer --help` lists all";
+  return {};
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Trains image diffusion transformers from TOML recipes.", "trainer"};
   app.set_version_flag("--version", TRAINER_VERSION);
   app.require_subcommand(1);
   app.fallthrough();
-  app.footer("`trainer COMMAND --help` shows an example of each. Results go to stdout, progress and errors to stderr.");
+  app.footer(
+      "Example: trainer run recipes/quickstart.toml\n`trainer COMMAND --help` shows an example of each. Results go to "
+      "stdout, progress and errors to stderr.");
   trainer::cli::Common common;
-  app.add_option("--libtorch", common.libtorch, "LibTorch " TRAINER_TORCH_VERSION " to use")->envname("TRAINER_LIBTORCH");
+  app.add_option("--libtorch", common.libtorch, "LibTorch " TRAINER_TORCH_VERSION " to use")
+      ->envname("TRAINER_LIBTORCH");
   app.add_option("--plugin-dir", common.plugin_dirs, "Another folder of plugins (repeatable)")->expected(1)->take_all();
   app.add_flag("--json", common.json, "Results as JSON");
   app.add_flag("--quiet", common.quiet, "Warnings and errors only");
-  for (auto* add : {trainer::cli::add_run, trainer::cli::add_check, trainer::cli::add_cache, trainer::cli::add_sample,
-                    trainer::cli::add_inspect, trainer::cli::add_plugins, trainer::cli::add_explain,
-                    trainer::cli::add_doctor})
+  for (auto* add :
+       {trainer::cli::add_run, trainer::cli::add_check, trainer::cli::add_cache, trainer::cli::add_sample,
+        trainer::cli::add_inspect, trainer::cli::add_plugins, trainer::cli::add_explain, trainer::cli::add_doctor})
     add(app, common);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    // A misspelt command is left over as a positional; "a subcommand is required" would not help.
+    const std::string unknown = unknown_command(app);
+    if (unknown.empty()) return app.exit(error), static_cast<int>(ExitCode::usage);
+    throw trainer::Error(ExitCode::usage, unknown);
   } catch (const CLI::ParseError& error) {
     return static_cast<int>(app.exit(error) == 0 ? ExitCode::done : ExitCode::usage);
   }

@@ -58,17 +58,36 @@ const trainer_plugin_v1& handshake(const Manifest& manifest, const void* library
   const std::string& name = manifest.schema.name;
   const auto* plugin = static_cast<const trainer_plugin_v1*>(find(library, "trainer_plugin"));
   if (plugin == nullptr)
-    throw PluginError(name, "handshake", manifest.library.string() + " does not export trainer_plugin; is it a plugin?");
+    throw PluginError(name, "handshake",
+                      manifest.library.string() + " does not export trainer_plugin; is it a plugin?");
   if (plugin->magic != TRAINER_PLUGIN_MAGIC || plugin->struct_size < sizeof(trainer_plugin_v1))
-    throw PluginError(name, "handshake", "the descriptor in " + manifest.library.string() + " is not one of this program");
+    throw PluginError(name, "handshake",
+                      "the descriptor in " + manifest.library.string() + " is not one of this program");
   if (plugin->api_major != TRAINER_API_MAJOR || plugin->api_minor > TRAINER_API_MINOR)
     throw PluginError(name, "handshake",
                       "the library is for SDK API " + std::to_string(plugin->api_major) + "." +
                           std::to_string(plugin->api_minor) + ", this program has " + kApi);
+  if (plugin->name == nullptr || plugin->version == nullptr || plugin->fingerprint == nullptr ||
+      plugin->init == nullptr)
+    throw PluginError(name, "handshake", "the descriptor in " + manifest.library.string() + " has empty fields");
   if (manifest.plugin != plugin->name)
-    throw PluginError(name, "handshake", std::string("the library calls itself \"") + plugin->name +
-                                             "\", the manifest says \"" + manifest.plugin + "\"");
+    throw PluginError(name, "handshake",
+                      std::string("the library calls itself \"") + plugin->name + "\", the manifest says \"" +
+                          manifest.plugin + "\"");
   return *plugin;
+}
+
+/// Before anything is merged into the registry.
+void require_promised(const Manifest& manifest, const std::vector<std::string>& offered) {
+  const recipe::ComponentSchema& promised = manifest.schema;
+  std::string list;
+  for (const std::string& item : offered) {
+    if (item == promised.kind + " " + promised.name) return;
+    list += (list.empty() ? "" : ", ") + item;
+  }
+  throw PluginError(promised.name, "init",
+                    "the manifest promises the " + promised.kind + " \"" + promised.name +
+                        "\", the library registered " + (list.empty() ? "nothing" : list));
 }
 
 }  // namespace
@@ -90,23 +109,20 @@ const Manifest& Loader::manifest_of(const std::string& kind, const std::string& 
   std::string searched;
   for (const auto& [folder, origin] : folders_) searched += "\n  " + folder.string() + " (" + origin + ")";
   for (const std::string& problem : found_.problems) searched += "\n  not readable: " + problem;
-  throw PluginError(name, "find", "no " + kind + " of this name" + did_you_mean(name, valid) + "; searched:" + searched);
+  throw PluginError(name, "find",
+                    "no " + kind + " of this name" + did_you_mean(name, valid) + "; searched:" + searched);
 }
 
 void Loader::require(const std::string& kind, const std::string& name) {
-  if (registered(kind, name)) return;
-  const Manifest& manifest = manifest_of(kind, name);
-  const std::vector<std::string> offered = load(manifest);
-  if (registered(kind, name)) return;
-  std::string list;
-  for (const std::string& item : offered) list += (list.empty() ? "" : ", ") + item;
-  throw PluginError(name, "init", "the manifest promises the " + kind + " \"" + name + "\", the library registered " +
-                                      (list.empty() ? "nothing" : list));
+  if (!registered(kind, name)) load(manifest_of(kind, name));
 }
 
 std::vector<std::string> Loader::load(const Manifest& manifest) {
+  if (const auto it = loaded_.find(manifest.library); it != loaded_.end()) {
+    require_promised(manifest, it->second);
+    return it->second;
+  }
   const std::string& name = manifest.schema.name;
-  if (loaded_.contains(manifest.library)) return {};
   gate(manifest);
   const void* library = nullptr;
   try {
@@ -119,9 +135,9 @@ std::vector<std::string> Loader::load(const Manifest& manifest) {
   StagedRegistrar registrar(registry_);
   guard(name, "init", [&] { plugin.init(static_cast<Registrar*>(&registrar)); });
   std::vector<std::string> offered = registrar.names();
+  require_promised(manifest, offered);
   registrar.merge_into(registry_);
-  loaded_.insert(manifest.library);
-  return offered;
+  return loaded_[manifest.library] = std::move(offered);
 }
 
 }  // namespace trainer::plugin

@@ -6,7 +6,7 @@
 #include <plugin/registry.hpp>
 
 #include <filesystem>
-#include <set>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,7 +25,8 @@ class Loader {
   /// ("model", "text_encoder", ...). Throws PluginError; the registry is then unchanged.
   void require(const std::string& kind, const std::string& name);
 
-  /// Opens and checks one library by its manifest file, for `plugins check`. Returns what it registered.
+  /// Opens and checks one library by its manifest, once. Returns what it registered ("kind name", ...). Throws
+  /// PluginError, also when the component that the manifest promises is not among it; the registry is then unchanged.
   std::vector<std::string> load(const Manifest& manifest);
 
  private:
@@ -35,7 +36,7 @@ class Loader {
   std::vector<SearchFolder> folders_;
   Found found_;
   Registry registry_;
-  std::set<std::filesystem::path> loaded_;
+  std::map<std::filesystem::path, std::vector<std::string>> loaded_;  ///< library -> what it registered
 };
 
 }  // namespace trainer::plugin

@@ -30,8 +30,8 @@ std::vector<std::filesystem::path> manifest_files(const std::filesystem::path& f
 }  // namespace
 
 Manifest read_manifest(const std::filesystem::path& file) {
-  const std::string text = read_file(file, kManifestLimit, "plugin manifest");
   try {
+    const std::string text = read_file(file, kManifestLimit, "plugin manifest");
     const toml::table table = toml::parse(text, file.string());
     if (table["manifest"].value<int64_t>() != 1)
       throw PluginError(file.string(), "manifest", "\"manifest = 1\" is missing: not a manifest this program reads");
@@ -43,14 +43,18 @@ Manifest read_manifest(const std::filesystem::path& file) {
     manifest.torch = text_of(table, "torch", file);
     manifest.fingerprint = text_of(table, "fingerprint", file);
     const std::filesystem::path library = text_of(table, "library", file);
-    if (library.has_parent_path() || library.is_absolute())
+    if (library.empty() || library.has_parent_path() || library == "." || library == "..")
       throw PluginError(file.string(), "manifest", "\"library\" must be a file name beside the manifest");
     manifest.file = std::filesystem::absolute(file);
     manifest.library = manifest.file.parent_path() / library;
     return manifest;
   } catch (const toml::parse_error& error) {
-    throw PluginError(file.string(), "manifest", "line " + std::to_string(error.source().begin.line) + ": " +
-                                                     std::string(error.description()));
+    throw PluginError(file.string(), "manifest",
+                      "line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+  } catch (const PluginError&) {
+    throw;
+  } catch (const Error& error) {
+    throw PluginError(file.string(), "manifest", error.what(), error.exit_code());
   }
 }
 

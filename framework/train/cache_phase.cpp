@@ -105,6 +105,13 @@ cache::BuildOptions build_options(metrics::Console& console) {
 
 }  // namespace
 
+metrics::ConsoleOptions console_options(const Request& request) {
+  metrics::ConsoleOptions options;
+  options.terminal = metrics::stderr_is_terminal();
+  if (request.quiet) options.write = [](std::string_view) {};
+  return options;
+}
+
 Prepared prepare(Assembly& assembly, metrics::Console& console) {
   const recipe::Recipe& recipe = assembly.recipe();
   const cache::Store store(recipe.cache.folder);
@@ -122,8 +129,8 @@ Prepared prepare(Assembly& assembly, metrics::Console& console) {
   prepared.data_identity = identity_of(dataset);
   prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder);
   data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe));
-  prepared.batches = std::make_unique<CachedSource>(cache::CachedBatches(
-      cache::Reader(store), std::move(built), std::move(sampler), assembly.devices().front()));
+  prepared.batches = std::make_unique<CachedSource>(
+      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler), assembly.devices().front()));
   return prepared;
 }
 

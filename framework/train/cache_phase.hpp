@@ -15,14 +15,17 @@ namespace trainer::train {
 /// What training and sampling need from the encoders; nothing else of them is left in memory.
 struct Prepared {
   std::unique_ptr<BatchSource> batches;
-  SamplePlan samples;              ///< of the recipe's [sample]; no prompts: nothing is drawn
-  std::size_t pictures = 0;        ///< in the data set, without repeats
-  std::vector<std::string> notes;  ///< for the user
-  std::string data_identity;       ///< hash of pictures, captions and sizes in order, for checkpoints
+  SamplePlan samples;                           ///< of the recipe's [sample]; no prompts: nothing is drawn
+  std::size_t pictures = 0;                     ///< in the data set, without repeats
+  std::vector<std::string> notes;               ///< for the user
+  std::string data_identity;                    ///< hash of pictures, captions and sizes in order, for checkpoints
   int64_t latents_made = 0, captions_made = 0;  ///< not found in the cache
 };
 
-/// Throws Error as data::scan and the encoders do.
+/// How progress is shown: a bar on a terminal, plain lines elsewhere, nothing with --quiet.
+metrics::ConsoleOptions console_options(const Request& request);
+
+/// Throws Error as data::scan and the encoders do; preempted when a signal asked to stop: what is encoded stays cached.
 Prepared prepare(Assembly& assembly, metrics::Console& console);
 
 /// Conditioning of texts for sampling, through the cache; the negative prompt is used where guidance needs it.

@@ -1,8 +1,10 @@
 /// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
+#include <c10/util/Exception.h>
 #include <base/units.hpp>
 #include <data/source.hpp>
 #include <nlohmann/json.hpp>
 #include <train/assemble.hpp>
+#include <train/cache_phase.hpp>
 #include <train/commands.hpp>
 
 #include <algorithm>
@@ -23,6 +25,8 @@ class Findings {
       facts_.emplace_back(name, check());
     } catch (const Error& error) {
       add_error(name, error.what(), error.exit_code());
+    } catch (const c10::Error& error) {
+      add_error(name, error.what_without_backtrace(), ExitCode::failed);
     } catch (const std::exception& error) {
       add_error(name, error.what(), ExitCode::failed);
     }
@@ -54,11 +58,20 @@ class Findings {
   ExitCode exit_code_ = ExitCode::done;
 };
 
-std::string check_data(const recipe::Recipe& recipe, int64_t multiple) {
-  const data::Dataset dataset = data::scan(recipe.data, {.multiple = multiple});
+std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request) {
+  metrics::Console console(console_options(request));
+  data::ScanOptions options;
+  options.multiple = multiple;
+  options.verify_pixels = true;  // a run finds what is broken inside only when it encodes
+  if (metrics::stderr_is_terminal())
+    options.progress = [&](std::size_t done, std::size_t total) {
+      console.phase(static_cast<int64_t>(done), static_cast<int64_t>(total), "pictures");
+    };
+  const data::Dataset dataset = data::scan(recipe.data, options);
   std::vector<std::string> sizes;
   for (const data::Sample& sample : dataset.samples)
-    if (std::find(sizes.begin(), sizes.end(), sample.bucket.text()) == sizes.end()) sizes.push_back(sample.bucket.text());
+    if (std::find(sizes.begin(), sizes.end(), sample.bucket.text()) == sizes.end())
+      sizes.push_back(sample.bucket.text());
   std::string text = std::to_string(dataset.samples.size()) + " pictures with captions, sizes";
   for (const std::string& size : sizes) text += " " + size;
   for (const std::string& note : dataset.notes) text += "; " + note;
@@ -91,7 +104,8 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
     if (side % factor != 0)
       throw Error(ExitCode::bad_recipe, "sample.size: " + std::to_string(side) + " is no multiple of " +
                                             std::to_string(factor) + ", the autoencoder's step");
-  return std::to_string(recipe.sample.prompts.size()) + " prompts, " + std::to_string(recipe.sample.steps) + " steps each";
+  return std::to_string(recipe.sample.prompts.size()) + " prompts, " + std::to_string(recipe.sample.steps) +
+         " steps each";
 }
 
 std::string check_disk(const recipe::Recipe& recipe) {
@@ -115,7 +129,7 @@ int command_check(const Request& request) {
     return autoencoder->describe();
   });
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
-  findings.part("data", [&] { return check_data(recipe, factor); });
+  findings.part("data", [&] { return check_data(recipe, factor, request); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
   findings.part("disk", [&] { return check_disk(recipe); });
   return findings.print(request.json);

@@ -1,7 +1,8 @@
 /// @file `trainer doctor`: what this process really loaded.
 #include <ATen/Parallel.h>
-#include <train/commands.hpp>
 #include <torch/version.h>
+#include <nlohmann/json.hpp>
+#include <train/commands.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -9,19 +10,44 @@
 #include <set>
 
 namespace trainer::train {
+namespace {
 
-int command_doctor(const Request& request) {
-  const char* spin = std::getenv("GOMP_SPINCOUNT");
-  std::printf("libtorch %s\ntorch %s\nthreads %d\nGOMP_SPINCOUNT %s\n", request.libtorch.c_str(), TORCH_VERSION,
-              at::get_num_threads(), spin == nullptr ? "(unset)" : spin);
+/// The libraries of this process that decide how it computes.
+std::vector<std::string> mapped_libraries() {
   std::set<std::string> files;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
     if (const auto path = line.find('/'); path != std::string::npos) files.insert(line.substr(path));
+  std::vector<std::string> found;
   for (const std::string& file : files)
     for (const char* name : {"/libtorch_cpu", "/libc10.", "/libgomp", "/libtrainer", "/libtorch_cuda", "/libvips"})
-      if (file.find(name) != std::string::npos) std::printf("mapped %s\n", file.c_str());
-  for (const auto& [folder, origin] : request.plugins) std::printf("plugins %s (%s)\n", folder.c_str(), origin.c_str());
+      if (file.find(name) != std::string::npos) found.push_back(file);
+  return found;
+}
+
+}  // namespace
+
+int command_doctor(const Request& request) {
+  const char* spin = std::getenv("GOMP_SPINCOUNT");
+  nlohmann::ordered_json facts{{"libtorch", request.libtorch.string()},
+                               {"torch", TORCH_VERSION},
+                               {"threads", at::get_num_threads()},
+                               {"GOMP_SPINCOUNT", spin == nullptr ? "(unset)" : spin},
+                               {"mapped", mapped_libraries()}};
+  for (const auto& [folder, origin] : request.plugins)
+    facts["plugins"].push_back(folder.string() + " (" + origin + ")");
+  if (request.json) {
+    std::printf("%s\n", facts.dump(2).c_str());
+    return 0;
+  }
+  const auto text = [](const nlohmann::ordered_json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  for (const auto& [name, value] : facts.items())
+    if (value.is_array())
+      for (const auto& item : value) std::printf("%s %s\n", name.c_str(), text(item).c_str());
+    else
+      std::printf("%s %s\n", name.c_str(), text(value).c_str());
   return 0;
 }
 

@@ -18,6 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+/// As the file format names it, e.g. "BF16".
+std::string dtype_text(at::ScalarType type) {
+  const auto dtype = weights::file_dtype(type);
+  return dtype ? std::string(weights::dtype_name(*dtype)) : c10::toString(type);
+}
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text;
   for (const int64_t side : shape) text += (text.empty() ? "" : " x ") + std::to_string(side);
@@ -33,7 +39,7 @@ void add_totals(Json& json, const weights::ModelFiles& files) {
     int64_t count = 1;
     for (const int64_t side : info.shape) count *= side;
     elements += count;
-    dtypes[c10::toString(info.dtype)] += count;
+    dtypes[dtype_text(info.dtype)] += count;
   }
   json["tensors"] = files.names().size();
   json["parameters"] = elements;
@@ -115,7 +121,7 @@ void inspect_unknown(Json& json, const weights::ModelFiles& files) {
   }
   json["names"] = Json::array();
   for (const std::string& name : files.names())
-    json["names"].push_back(name + "  " + c10::toString(files.find(name)->dtype) + " " +
+    json["names"].push_back(name + "  " + dtype_text(files.find(name)->dtype) + " " +
                             shape_text(files.find(name)->shape));
 }
 

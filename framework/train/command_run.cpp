@@ -1,4 +1,7 @@
-/// @file `trainer run RECIPE`: cache, sample, train, sample, export.
+/// @file `trainer run RECIPE`: cache, sample, train, sample, export; `trainer cache RECIPE`: its first part.
+#include <base/log.hpp>
+#include <checkpoint/signals.hpp>
+#include <nlohmann/json.hpp>
 #include <train/commands.hpp>
 #include <train/run.hpp>
 
@@ -15,11 +18,22 @@ int command_run(const Request& request) {
 
 int command_cache(const Request& request) {
   Assembly assembly(request);
-  metrics::Console console({.terminal = metrics::stderr_is_terminal()});
+  metrics::Console console(console_options(request));
+  checkpoint::catch_stop_signals();
   const Prepared prepared = prepare(assembly, console);
-  std::printf("%zu pictures; made %lld latents and %lld text embeddings, the rest was cached in %s\n", prepared.pictures,
-              static_cast<long long>(prepared.latents_made), static_cast<long long>(prepared.captions_made),
-              assembly.recipe().cache.folder.c_str());
+  for (const std::string& note : prepared.notes) log_info(note);
+  const std::string& folder = assembly.recipe().cache.folder;
+  if (request.json)
+    std::printf("%s\n", nlohmann::ordered_json{{"pictures", prepared.pictures},
+                                               {"latents_made", prepared.latents_made},
+                                               {"captions_made", prepared.captions_made},
+                                               {"folder", folder}}
+                            .dump(2)
+                            .c_str());
+  else
+    std::printf("%zu pictures; made %lld latents and %lld text embeddings, the rest was cached in %s\n",
+                prepared.pictures, static_cast<long long>(prepared.latents_made),
+                static_cast<long long>(prepared.captions_made), folder.c_str());
   return static_cast<int>(ExitCode::done);
 }
 

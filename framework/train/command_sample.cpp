@@ -1,8 +1,9 @@
 /// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
+#include <nlohmann/json.hpp>
+#include <train/cache_phase.hpp>
 #include <train/commands.hpp>
 #include <train/export.hpp>
 #include <train/samples.hpp>
-#include <train/cache_phase.hpp>
 
 #include <cstdio>
 
@@ -10,8 +11,9 @@ namespace trainer::train {
 
 int command_sample(const Request& request) {
   Assembly assembly(request);
-  metrics::Console console({.terminal = metrics::stderr_is_terminal()});
-  const std::vector<std::string>& prompts = request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
+  metrics::Console console(console_options(request));
+  const std::vector<std::string>& prompts =
+      request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
   const SamplePlan plan = prepare_samples(assembly, prompts, console);
@@ -21,7 +23,11 @@ int command_sample(const Request& request) {
   const Pictures pictures = draw(
       loaded, plan, device, [&] { return assembly.autoencoder(); },
       [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });
-  std::printf("%s\n", write_grid(request.output, plan, {{request.lora.empty() ? "model" : "LoRA", pictures}}).c_str());
+  const auto file = write_grid(request.output, plan, {{request.lora.empty() ? "model" : "LoRA", pictures}});
+  if (request.json)
+    std::printf("%s\n", nlohmann::ordered_json{{"samples", file.string()}}.dump(2).c_str());
+  else
+    std::printf("%s\n", file.c_str());
   return static_cast<int>(ExitCode::done);
 }
 

@@ -1,11 +1,12 @@
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <base/units.hpp>
 #include <checkpoint/signals.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
-#include <torch/version.h>
 #include <train/export.hpp>
 #include <train/run.hpp>
 
@@ -33,7 +34,9 @@ std::string run_id_of(const fs::path& folder) {
   if (fs::exists(file))
     return nlohmann::json::parse(read_file(file, 1 << 20, "run.json")).value("run_id", new_run_id());
   const std::string id = new_run_id();
-  write_file_atomically(file, nlohmann::ordered_json{{"run_id", id}, {"trainer", TRAINER_VERSION}, {"torch", TORCH_VERSION}}.dump(1) + "\n");
+  write_file_atomically(
+      file,
+      nlohmann::ordered_json{{"run_id", id}, {"trainer", TRAINER_VERSION}, {"torch", TORCH_VERSION}}.dump(1) + "\n");
   return id;
 }
 
@@ -42,13 +45,24 @@ std::string run_id_of(const fs::path& folder) {
 bool harmless(const std::string& key) {
   static constexpr std::array kPaths{".path", ".tokenizer", ".folder", ".metadata"};
   if (std::any_of(kPaths.begin(), kPaths.end(), [&](const char* end) { return key.ends_with(end); })) return true;
-  static constexpr std::array kPrefixes{"sample", "checkpoint", "metrics", "cache", "run.name", "run.output",
-                                        "memory", "placement", "train.threads", "text_encoder.device",
+  static constexpr std::array kPrefixes{"sample",
+                                        "checkpoint",
+                                        "metrics",
+                                        "cache",
+                                        "run.name",
+                                        "run.output",
+                                        "memory",
+                                        "placement",
+                                        "train.threads",
+                                        "text_encoder.device",
                                         "autoencoder.device"};
   return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
 }
 
-metrics::ConsoleOptions console_options() { return {.terminal = metrics::stderr_is_terminal()}; }
+/// Ends drawing at once, instead of minutes later; the run then saves and says how to go on.
+void stop_if_asked() {
+  if (checkpoint::stop_signal() != 0) throw Error(ExitCode::preempted, "stopped");
+}
 
 }  // namespace
 
@@ -60,13 +74,29 @@ Run::Run(Assembly& assembly, const Request& request)
       lock_(folder_),
       run_id_(run_id_of(folder_)),
       store_(folder_, run_id_),
-      console_(console_options()),
+      console_(console_options(request)),
       random_(static_cast<uint64_t>(recipe_.run.seed)),
       samples_(folder_ / "samples"),
       loss_{recipe_.metrics.smoothing},
       throughput_(std::chrono::steady_clock::now()) {
+  check_resume();
   checkpoint::catch_stop_signals();
   if (recipe_.train.threads > 0) at::set_num_threads(static_cast<int>(recipe_.train.threads));
+}
+
+void Run::check_resume() const {
+  const std::string& resume = request_.resume;
+  const bool used = !store_.steps().empty();
+  if (resume == "never" && used)
+    throw Error(ExitCode::locked, folder_.string() +
+                                      ": holds checkpoints of an earlier run; --resume never needs a "
+                                      "folder without (choose another run.output, or --resume auto)");
+  if (resume == "required" && !used)
+    throw Error(ExitCode::not_found, folder_.string() + ": --resume required, but there is no checkpoint");
+  if (resume != "auto" && resume != "never" && resume != "required" && !fs::is_directory(resume))
+    throw Error(
+        ExitCode::not_found,
+        "--resume " + resume + ": no such checkpoint folder; give auto, never, required or a checkpoint folder");
 }
 
 void Run::prepare() {
@@ -94,15 +124,19 @@ void Run::announce() const {
              format_count(trained) + " trained parameters");
   else
     log_info("all " + format_count(trained) + " parameters are trained");
+  const std::string done = std::to_string(steps_done()), steps = std::to_string(recipe_.run.steps);
   log_info(std::to_string(prepared_.pictures) + " pictures, batch " + std::to_string(recipe_.train.batch_size) + ", " +
-           std::to_string(recipe_.run.steps) + " steps" +
-           (steps_done() > 0 ? ", going on after step " + std::to_string(steps_done()) : ""));
+           steps + " steps" + (steps_done() > 0 ? ", going on after step " + done : ""));
+  if (steps_done() >= recipe_.run.steps)
+    log_info("nothing to train: step " + done + " of " + steps +
+             " is done. To train longer raise run.steps; to start "
+             "anew choose another run.output");
 }
 
 void Run::resume() {
-  Parts parts{*loaded_.model,  *objective_, loaded_.memory,     placement_,
-              random_,         *prepared_.batches, *optimizer_, ema_ ? &*ema_ : nullptr,
-              optim::LrSchedule{}, recipe_.train.max_grad_norm};
+  Parts parts{
+      *loaded_.model,     *objective_, loaded_.memory,          placement_,          random_,
+      *prepared_.batches, *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
   const recipe::Optimizer& o = recipe_.optimizer;
   parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
   std::vector<std::string> notes;
@@ -113,16 +147,11 @@ void Run::resume() {
   else if (request_.resume != "never")
     found = store_.newest(notes);
   for (const std::string& note : notes) log_warning(note);
-  if (request_.resume == "never" && !store_.steps().empty())
-    throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of an earlier run; --resume never needs a "
-                                                     "folder without (choose another run.output, or --resume auto)");
-  if (request_.resume == "required" && !found)
-    throw Error(ExitCode::not_found, folder_.string() + ": --resume required, but there is no checkpoint");
   int64_t step = 0;
   if (found) {
     const Progress saved = read_progress(*found);
     compare_recipes(saved);
-    compare_data(*found);
+    compare_content(*found);
     Live parts_now = live();
     restore(*found, parts_now);
     at::set_num_threads(saved.threads);
@@ -130,6 +159,7 @@ void Run::resume() {
     step = saved.step;
     last_checkpoint_ = found->folder;
   }
+  first_step_ = step;
   trainer_.emplace(std::move(parts), step);
   trainer_->verified_sites().name_of = [this](const at::Tensor& leaf) {
     for (const Parameter* parameter : loaded_.trained)
@@ -155,12 +185,16 @@ void Run::compare_recipes(const Progress& saved) const {
                     "\n  Set these keys back to go on exactly, or choose another run.output to start anew.");
 }
 
-void Run::compare_data(const checkpoint::Loaded& saved) const {
-  const auto it = saved.manifest.fingerprints.find("data");
-  if (it != saved.manifest.fingerprints.end() && it->second != prepared_.data_identity)
-    throw Error(ExitCode::bad_recipe, "the pictures or captions are not those that the checkpoint " +
-                                          saved.folder.string() + " was trained on; put them back to go on exactly, or "
-                                          "choose another run.output to start anew");
+void Run::compare_content(const checkpoint::Loaded& saved) const {
+  const auto require_same = [&](const std::string& key, const std::string& now, const std::string& what) {
+    const auto it = saved.manifest.fingerprints.find(key);
+    if (it != saved.manifest.fingerprints.end() && it->second != now)
+      throw Error(ExitCode::bad_recipe, what + " are not those that the checkpoint " + saved.folder.string() +
+                                            " was trained on; put them back to go on exactly, or choose another "
+                                            "run.output to start anew");
+  };
+  require_same("data", prepared_.data_identity, "the pictures or captions");
+  require_same("model", loaded_.source->identity(), "the weights in " + recipe_.model.path);
 }
 
 Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }
@@ -171,7 +205,8 @@ bool Run::train() {
   const recipe::Sample& sample = recipe_.sample;
   if (steps_done() == 0 && sample.before) draw_samples("before");
   throughput_ = metrics::Throughput(std::chrono::steady_clock::now());
-  trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
+  if (checkpoint::stop_signal() == 0)
+    trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
   console_.clear();
   if (steps_done() >= recipe_.run.steps) return true;
   log_info("stopped by signal " + std::to_string(checkpoint::stop_signal()) + " after step " +
@@ -186,23 +221,32 @@ bool Run::after_step(const StepReport& report) {
   const bool last = step >= recipe_.run.steps;
   if (checkpoint::stop_signal() != 0 && !last) return false;
   if (last) return true;
-  if (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0) {
-    save_checkpoint();
-    last_export_ = export_trained(loaded_, export_file(), step);
-  }
+  if (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0) save_on_the_way();
   if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
   return true;
+}
+
+void Run::save_on_the_way() {
+  try {
+    save_checkpoint();
+    export_weights();
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::io) throw;
+    // A full disk may have room again at the next save; nothing that was saved before is lost.
+    console_.clear();
+    log_warning("step " + std::to_string(steps_done()) + " is not saved, training goes on: " + error.what());
+  }
 }
 
 void Run::log_step(const StepReport& report) {
   loss_.add(report.loss);
   throughput_.step_done(std::chrono::steady_clock::now());
-  if (report.step <= 50) first_loss_ = loss_.value();
+  if (report.step <= std::clamp<int64_t>(recipe_.run.steps / 10, 1, 50)) first_loss_ = loss_.value();
   metrics::StepReport shown{report.step, recipe_.run.steps, report.loss, loss_.value(), report.learning_rate};
   shown.seconds_per_step = throughput_.seconds_per_step();
   shown.seconds_left = throughput_.seconds_left(recipe_.run.steps - report.step);
   shown.memory = metrics::memory_use().resident;
-  if (!request_.quiet) console_.step(shown);
+  console_.step(shown);
   if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0) {
     log_->write(report.step, {{"loss", report.loss},
                               {"loss_smoothed", loss_.value()},
@@ -225,21 +269,22 @@ void Run::draw_samples(const std::string& title) {
   console_.clear();
   if (ema_) ema_->swap();
   try {
-    const Pictures pictures =
-        draw(loaded_, prepared_.samples, assembly_.devices().front(), [this] { return assembly_.autoencoder(); },
-             [&](int64_t done, int64_t total) {
-               if (!request_.quiet) console_.phase(done, total, "samples " + title);
-             });
+    const Pictures pictures = draw(
+        loaded_, prepared_.samples, assembly_.devices().front(), [this] { return assembly_.autoencoder(); },
+        [&](int64_t done, int64_t total) {
+          console_.phase(done, total, "samples " + title);
+          stop_if_asked();
+        });
     samples_.save(steps_done(), prepared_.samples, pictures);
     std::vector<std::pair<std::string, Pictures>> columns;
     if (Pictures before = samples_.load(0, prepared_.samples); steps_done() > 0 && !before.empty())
       columns.emplace_back("before", std::move(before));
     columns.emplace_back(title, pictures);
-    last_grid_ = write_grid(folder_ / "samples" / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".png"),
-                            prepared_.samples, columns);
+    last_grid_ = write_grid(grid_file(), prepared_.samples, columns);
+  } catch (const c10::Error& error) {  // a picture that cannot be drawn is no reason to lose a run
+    log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what_without_backtrace());
   } catch (const Error& error) {
-    // A picture that cannot be drawn is no reason to lose a run.
-    log_warning(std::string("samples at step ") + std::to_string(steps_done()) + ": " + error.what());
+    log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what());
   }
   if (ema_) ema_->swap();
 }
@@ -266,12 +311,27 @@ fs::path Run::export_file() const {
   return folder_ / kind / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".safetensors");
 }
 
-void Run::finish() {
-  save_checkpoint();
+fs::path Run::grid_file() const {
+  return folder_ / "samples" / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".png");
+}
+
+void Run::export_weights() {
   if (ema_) ema_->swap();
   last_export_ = export_trained(loaded_, export_file(), steps_done());
   if (ema_) ema_->swap();
-  if (recipe_.sample.after) draw_samples("after");
+}
+
+void Run::finish() {
+  save_checkpoint();
+  // The same command again after the last step makes only what is missing.
+  const bool trained = steps_done() > first_step_;
+  last_export_ = export_file();
+  if (trained || !fs::exists(last_export_)) export_weights();
+  const bool drawn = !trained && fs::exists(grid_file()) && !samples_.load(steps_done(), prepared_.samples).empty();
+  if (drawn)
+    last_grid_ = grid_file();
+  else if (recipe_.sample.after)
+    draw_samples("after");
   const metrics::MemoryUse memory = metrics::memory_use();
   if (request_.json) {
     std::printf("%s\n", nlohmann::ordered_json{{"steps", steps_done()},

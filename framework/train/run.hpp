@@ -33,15 +33,20 @@ class Run {
   void finish();
 
  private:
+  /// Whether the folder allows what --resume asks, before anything expensive. Throws Error (locked, not_found).
+  void check_resume() const;
   void announce() const;
   void resume();
   void compare_recipes(const Progress& saved) const;
-  void compare_data(const checkpoint::Loaded& saved) const;
+  void compare_content(const checkpoint::Loaded& saved) const;
   bool after_step(const StepReport& report);
   void log_step(const StepReport& report);
   void draw_samples(const std::string& title);
   std::filesystem::path save_checkpoint();
+  void save_on_the_way();
+  void export_weights();
   std::filesystem::path export_file() const;
+  std::filesystem::path grid_file() const;
   [[nodiscard]] Live live();
   [[nodiscard]] int64_t steps_done() const;
 
@@ -69,7 +74,8 @@ class Run {
   std::optional<metrics::LogFile> log_;
   std::optional<metrics::TensorBoardFile> tensorboard_;
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
-  double first_loss_ = 0;  ///< smoothed over the first steps, for the summary
+  int64_t first_step_ = 0;  ///< steps done when this process took over
+  double first_loss_ = 0;   ///< smoothed over the first steps, for the summary
 };
 
 }  // namespace trainer::train

@@ -1,6 +1,7 @@
 #include <ATen/ops/from_blob.h>
 #include <base/files.hpp>
 #include <data/image.hpp>
+#include <nlohmann/json.hpp>
 #include <sampling/grid.hpp>
 #include <sampling/pixels.hpp>
 #include <train/forward.hpp>
@@ -11,12 +12,24 @@
 namespace trainer::train {
 namespace {
 
+constexpr const char* kDescription = "samples.json";
+
 std::span<const uint8_t> bytes_of(const at::Tensor& hwc) {
   return {hwc.const_data_ptr<uint8_t>(), static_cast<std::size_t>(hwc.numel())};
 }
 
 at::Tensor decode_one(Autoencoder& autoencoder, const at::Tensor& latents) {
   return sampling::to_rgb8(autoencoder.decode(latents)).front();
+}
+
+/// What the pictures of a step show; pictures of other prompts or settings are not mixed with them.
+std::string description(const SamplePlan& plan) {
+  const recipe::Sample& settings = plan.settings;
+  return nlohmann::ordered_json{{"prompts", plan.prompts},       {"negative_prompt", settings.negative_prompt},
+                                {"size", settings.size},         {"steps", settings.steps},
+                                {"guidance", settings.guidance}, {"seeds", settings.seeds}}
+             .dump(1) +
+         "\n";
 }
 
 }  // namespace
@@ -51,24 +64,31 @@ Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
   return pictures;
 }
 
-std::filesystem::path SampleFolder::file(int64_t step, std::size_t prompt, int64_t seed) const {
-  char name[64];
-  std::snprintf(name, sizeof name, "step-%010lld/p%02zu-seed%lld.png", static_cast<long long>(step), prompt,
-                static_cast<long long>(seed));
+std::filesystem::path SampleFolder::step_folder(int64_t step) const {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%010lld", static_cast<long long>(step));
   return folder_ / name;
 }
 
+std::filesystem::path SampleFolder::file(int64_t step, std::size_t prompt, int64_t seed) const {
+  char name[32];
+  std::snprintf(name, sizeof name, "p%02zu-seed%lld.png", prompt, static_cast<long long>(seed));
+  return step_folder(step) / name;
+}
+
 void SampleFolder::save(int64_t step, const SamplePlan& plan, const Pictures& pictures) const {
+  make_folders(step_folder(step));
   for (std::size_t prompt = 0; prompt < pictures.size(); ++prompt)
     for (std::size_t i = 0; i < pictures[prompt].size(); ++i) {
       const at::Tensor hwc = pictures[prompt][i].permute({1, 2, 0}).contiguous();
-      const std::filesystem::path path = file(step, prompt, plan.settings.seeds[i]);
-      make_folders(path.parent_path());
-      data::write_png(path, bytes_of(hwc), hwc.size(1), hwc.size(0));
+      data::write_png(file(step, prompt, plan.settings.seeds[i]), bytes_of(hwc), hwc.size(1), hwc.size(0));
     }
+  write_file_atomically(step_folder(step) / kDescription, description(plan));
 }
 
 Pictures SampleFolder::load(int64_t step, const SamplePlan& plan) const {
+  const std::filesystem::path about = step_folder(step) / kDescription;
+  if (!std::filesystem::exists(about) || read_file(about, 1 << 20, "samples") != description(plan)) return {};
   Pictures pictures(plan.prompts.size());
   for (std::size_t prompt = 0; prompt < plan.prompts.size(); ++prompt)
     for (const int64_t seed : plan.settings.seeds) {

@@ -27,16 +27,18 @@ Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
               const std::function<std::unique_ptr<Autoencoder>()>& decoder,
               const std::function<void(int64_t done, int64_t total)>& progress);
 
-/// Saves and finds the pictures of a run: RUN/samples/step-0000000800/p00-seed42.png.
+/// Saves and finds the pictures of a run: RUN/samples/step-0000000800/p00-seed42.png, and beside them samples.json,
+/// which says what they show.
 class SampleFolder {
  public:
   explicit SampleFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
   void save(int64_t step, const SamplePlan& plan, const Pictures& pictures) const;
-  /// The pictures of a step, empty when they are not all there.
+  /// The pictures of a step, empty when they are not all there or show something else than `plan`.
   [[nodiscard]] Pictures load(int64_t step, const SamplePlan& plan) const;
   [[nodiscard]] std::filesystem::path file(int64_t step, std::size_t prompt, int64_t seed) const;
 
  private:
+  [[nodiscard]] std::filesystem::path step_folder(int64_t step) const;
   std::filesystem::path folder_;
 };
 

@@ -46,30 +46,6 @@ std::size_t invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-std::string quote_name(std::string_view text) {
-  constexpr std::size_t kShown = 120;
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::size_t cut = std::min(text.size(), kShown);
-  while (cut < text.size() && cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
-    --cut;  // whole letters
-  std::string safe = "\"";
-  for (const char c : text.substr(0, cut)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      safe += std::string("\\x") + kDigits[byte >> 4] + kDigits[byte & 15];
-    } else {
-      safe += c;
-    }
-  }
-  return safe + (cut < text.size() ? "...\"" : "\"");
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 TensorSize tensor_size(Dtype dtype, const std::vector<int64_t>& shape) {
   uint64_t count = 1;
   for (const int64_t dim : shape) {

@@ -66,10 +66,6 @@ struct TensorSize {
 };
 TensorSize tensor_size(Dtype dtype, const std::vector<int64_t>& shape);
 
-/// A name from a file made safe for a message: control bytes escaped, cut to 120 bytes, in double quotes.
-std::string quote_name(std::string_view text);
-/// "[2, 3]"
-std::string shape_text(const std::vector<int64_t>& shape);
 /// Index of the first byte that is not valid UTF-8 (no overlong forms, no surrogates), or npos.
 std::size_t invalid_utf8(std::string_view text);
 

@@ -21,7 +21,7 @@ TIMEOUT = 120
 
 # What a user must never see, whatever is wrong.
 TRACES = ("Exception raised from", "terminate called", "frame #", "what():", "Segmentation fault", "core dumped",
-          "basic_string", "vector::", "std::", "json.exception")
+          "basic_string", "vector::", "std::")
 
 
 def environment(extra=None):
@@ -51,8 +51,8 @@ class Case(unittest.TestCase):
 
     def start(self, *arguments, env=None, program=PROGRAM, **options):
         """The program as a process that the test talks to; killed at the end if it is still there."""
-        process = subprocess.Popen([program, *map(str, arguments)], env=environment(env), text=True, cwd=self.folder,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        process = subprocess.Popen([program, *map(str, arguments)], env=environment(env), cwd=self.folder, text=True,
+                                   errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
         self.addCleanup(self.stop, process)
         return process
 

@@ -1,0 +1,90 @@
+/// @file The lock on a run's folder and the signals that ask it to stop.
+#include <signal.h>
+
+#include <checkpoint/run_lock.hpp>
+#include <checkpoint/signals.hpp>
+#include <optional>
+#include <trainer/sdk/error.hpp>
+
+#include "fixture.hpp"
+
+namespace trainer::checkpoint {
+namespace {
+
+std::string attempt(const fs::path& folder) {
+  try {
+    const RunLock lock(folder);
+    return "";
+  } catch (const Error& error) {
+    return std::to_string(static_cast<int>(error.exit_code())) + " " + error.code() + " " + error.what();
+  }
+}
+
+TEST(RunLock, SecondHolderIsRefusedAndToldWhoHoldsIt) {
+  const Folder folder;
+  const fs::path run = folder.path() / "new" / "run";
+  std::optional<RunLock> lock(run);
+  const std::string expected = "77 RUN_LOCKED " + run.string() + ": another run is writing here (pid " +
+                               std::to_string(::getpid()) + " on ";
+  for (const std::string& message : {attempt(run), in_child([&] { return attempt(run); })}) {
+    EXPECT_TRUE(message.starts_with(expected)) << message;
+    EXPECT_TRUE(message.ends_with("Z); wait for it, or choose another run.output")) << message;
+  }
+  lock.reset();
+  EXPECT_EQ(attempt(run), "");
+}
+
+TEST(RunLock, DiesWithItsProcess) {
+  const Folder folder;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const RunLock lock(folder.path());
+    if (::write(ends[1], "x", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char ready = 0;
+  ASSERT_EQ(::read(ends[0], &ready, 1), 1);
+  EXPECT_TRUE(attempt(folder.path()).find("pid " + std::to_string(child)) != std::string::npos);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(attempt(folder.path()), "");
+  ::close(ends[0]), ::close(ends[1]);
+}
+
+TEST(RunLock, FolderThatCannotBeMade) {
+  const Folder folder;
+  write_text(folder.path() / "file", "");
+  EXPECT_TRUE(attempt(folder.path() / "file").starts_with("74 ")) << attempt(folder.path() / "file");
+}
+
+TEST(Signals, OneAsksToStop) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string result = in_child([number] {
+      catch_stop_signals();
+      if (stop_signal() != 0) return std::string("asked before any signal");
+      ::raise(number);
+      return stop_signal() == number ? std::string() : "got " + std::to_string(stop_signal());
+    });
+    EXPECT_EQ(result, "") << number;
+  }
+}
+
+TEST(Signals, SecondInterruptEndsAtOnce) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    catch_stop_signals();
+    ::raise(SIGTERM);
+    ::raise(SIGTERM);  // a scheduler may send it twice: still only a request
+    if (stop_signal() == SIGTERM) ::raise(SIGINT);
+    ::_exit(1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+}
+
+}  // namespace
+}  // namespace trainer::checkpoint

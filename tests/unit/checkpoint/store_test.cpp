@@ -1,0 +1,172 @@
+/// @file Saving, loading, rotation, and what happens to damaged checkpoints.
+#include <base/hash.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <limits>
+
+#include "fixture.hpp"
+
+namespace trainer::checkpoint {
+namespace {
+
+class StoreTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] fs::path ckpt() const { return folder_.path() / "ckpt"; }
+  /// Flips one bit in the middle of a file.
+  static void damage(const fs::path& file) {
+    std::string bytes = test::file_text(file);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    write_text(file, bytes);
+  }
+  Folder folder_;
+  Store store_{folder_.path(), "run"};
+  std::vector<std::string> notes_;
+};
+
+TEST_F(StoreTest, NothingThereIsNoCheckpoint) {
+  EXPECT_FALSE(store_.newest(notes_).has_value());
+  EXPECT_TRUE(notes_.empty());
+  EXPECT_TRUE(store_.steps().empty());
+}
+
+TEST_F(StoreTest, SavesAndLoadsTheSameBits) {
+  const fs::path saved = store_.save(250, content_of(3), {{"torch", "2.11.0"}});
+  EXPECT_EQ(saved, ckpt() / "step-0000000250");
+  EXPECT_EQ(entries(saved), (std::set<std::string>{"MANIFEST.json", "rank-00000.safetensors", "state.json"}));
+  EXPECT_EQ(entries(ckpt()), std::set<std::string>{"step-0000000250"});
+  Store again(folder_.path(), "other");
+  const std::optional<Loaded> loaded = again.newest(notes_);
+  ASSERT_TRUE(loaded.has_value());
+  expect_same(loaded->content, content_of(3));
+  EXPECT_EQ(loaded->manifest.step, 250);
+  EXPECT_EQ(loaded->manifest.run_id, "run");
+  EXPECT_EQ(loaded->manifest.fingerprints.at("torch"), "2.11.0");
+  EXPECT_EQ(loaded->folder, saved);
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(StoreTest, SameStepTwiceKeepsTheFirst) {
+  const fs::path first = store_.save(7, content_of(1), {});
+  EXPECT_EQ(store_.save(7, content_of(2), {}), first);
+  expect_same(load(first).content, content_of(1));
+}
+
+TEST_F(StoreTest, RotationKeepsTheNewest) {
+  for (const int64_t step : {5, 20, 100, 1000000}) store_.save(step, content_of(1), {});
+  store_.rotate(0);
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{5, 20, 100, 1000000}));
+  store_.rotate(2);
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{100, 1000000}));
+  EXPECT_EQ(entries(ckpt()).size(), 2U) << "no rubbish stays";
+  store_.rotate(5);
+  EXPECT_EQ(store_.steps().size(), 2U);
+}
+
+TEST_F(StoreTest, LeftoversOfACrashAreRemoved) {
+  store_.save(7, content_of(1), {});
+  fs::create_directories(ckpt() / ".tmp-9-run-1");
+  write_text(ckpt() / ".tmp-9-run-1" / "state.json", "{");
+  fs::create_directories(ckpt() / ".trash-step-0000000001");
+  fs::create_directories(ckpt() / "step-1");  // not a name that we make
+  const Store again(folder_.path(), "run");
+  EXPECT_EQ(entries(ckpt()), (std::set<std::string>{"step-0000000007", "step-1"}));
+  EXPECT_EQ(again.steps(), std::vector<int64_t>{7});
+}
+
+TEST_F(StoreTest, DamagedNewestIsSetAsideAndTheNextOlderUsed) {
+  for (const int step : {1, 2, 3}) store_.save(step, content_of(step), {});
+  damage(ckpt() / "step-0000000003" / "rank-00000.safetensors");
+  fs::remove(ckpt() / "step-0000000002" / "MANIFEST.json");
+  const std::optional<Loaded> loaded = store_.newest(notes_);
+  ASSERT_TRUE(loaded.has_value());
+  expect_same(loaded->content, content_of(1));
+  ASSERT_EQ(notes_.size(), 2U);
+  EXPECT_EQ(notes_[0], (ckpt() / "step-0000000003" / "rank-00000.safetensors").string() +
+                           ": its content changed since it was saved (hash); set aside as step-0000000003.bad");
+  EXPECT_EQ(notes_[1], (ckpt() / "step-0000000002").string() +
+                           ": has no MANIFEST.json; set aside as step-0000000002.bad");
+  EXPECT_EQ(store_.steps(), std::vector<int64_t>{1});
+  store_.save(3, content_of(33), {});  // the run gets there again, and the new one is damaged too
+  damage(ckpt() / "step-0000000003" / "state.json");
+  notes_.clear();
+  expect_same(store_.newest(notes_)->content, content_of(1));
+  EXPECT_TRUE(notes_.at(0).ends_with("set aside as step-0000000003-0.bad")) << notes_.at(0);
+}
+
+TEST_F(StoreTest, NothingWholeIsAnErrorAndStaysOne) {
+  store_.save(1, content_of(1), {});
+  damage(ckpt() / "step-0000000001" / "MANIFEST.json");
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      (void)store_.newest(notes_);
+      FAIL() << "a silent restart";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), ExitCode::not_found);
+      EXPECT_NE(std::string(error.what()).find("checkpoints exist, but none is whole"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(StoreTest, EveryFlippedByteOfEveryFileIsRefused) {
+  const fs::path saved = store_.save(4, content_of(2), {{"torch", "2.11.0"}});
+  for (const std::string& name : entries(saved)) {
+    const std::string bytes = test::file_text(saved / name);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      std::string damaged = bytes;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
+      write_text(saved / name, damaged);
+      try {
+        (void)load(saved);
+        ADD_FAILURE() << name << " byte " << i << " was accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.exit_code(), ExitCode::bad_input) << name << " byte " << i << ": " << error.what();
+      }
+    }
+    write_text(saved / name, bytes);
+  }
+  expect_same(load(saved).content, content_of(2));
+}
+
+TEST_F(StoreTest, AManifestThatListsTooLittleIsRefused) {
+  const fs::path saved = store_.save(4, content_of(2), {});
+  Manifest manifest = load(saved).manifest;
+  manifest.files.erase(manifest.files.begin());
+  write_text(saved / kManifestName, manifest_text(manifest));
+  try {
+    (void)load(saved);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), "CKPT_MANIFEST");
+    EXPECT_TRUE(std::string(error.what()).ends_with("does not list rank-00000.safetensors")) << error.what();
+  }
+}
+
+TEST_F(StoreTest, NonFiniteStateIsNeverCommitted) {
+  store_.save(1, content_of(1), {});
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    Content content = content_of(2);
+    content.tensors["param.half"][3] = bad;
+    try {
+      store_.save(2, content, {});
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), ExitCode::non_finite);
+      EXPECT_STREQ(error.what(),
+                   "\"param.half\" holds NaN or infinity after step 2; the state is not saved, earlier checkpoints stay");
+    }
+  }
+  EXPECT_EQ(entries(ckpt()), std::set<std::string>{"step-0000000001"});
+}
+
+TEST_F(StoreTest, NamedFolders) {
+  try {
+    (void)load(folder_.path() / "nowhere");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::not_found);
+  }
+  EXPECT_THROW((void)load(folder_.path()), Error) << "a folder without manifest";
+}
+
+}  // namespace
+}  // namespace trainer::checkpoint
