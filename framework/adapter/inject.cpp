@@ -2,7 +2,7 @@
 #include <adapter/inject.hpp>
 #include <base/hash.hpp>
 #include <base/rng.hpp>
-#include <base/suggest.hpp>
+#include <trainer/sdk/names.hpp>
 
 namespace trainer::adapter {
 namespace {
@@ -37,8 +37,8 @@ std::span<float> floats(at::Tensor& tensor) {
 
 bool matches(std::string_view pattern, std::string_view name) {
   if (pattern.find('*') != std::string_view::npos) return glob(pattern, name);
-  return name == pattern || (name.size() > pattern.size() && name.ends_with(pattern) &&
-                             name[name.size() - pattern.size() - 1] == '.');
+  return name == pattern ||
+         (name.size() > pattern.size() && name.ends_with(pattern) && name[name.size() - pattern.size() - 1] == '.');
 }
 
 std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::string> patterns) {

@@ -23,7 +23,8 @@ std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<con
 
 /// Attaches the adapter to `layers` and returns its trained parameters in order. Initial values are keyed by (seed,
 /// layer name): they do not depend on which other layers are targeted. Data is made on the CPU and moved to `device`.
-std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed, at::Device device);
+std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
+                               at::Device device);
 
 /// Turns the adapter of all layers on or off, for samples of the untrained model.
 void enable(std::span<const Linear> layers, bool on);

@@ -34,7 +34,9 @@ class LoraLayer final : public LinearAdapter {
 class Lora final : public Adapter {
  public:
   explicit Lora(const Options& options)
-      : rank_(options.get<int64_t>("rank")), alpha_(options.get<double>("alpha")), init_(options.get<std::string>("init")) {
+      : rank_(options.get<int64_t>("rank")),
+        alpha_(options.get<double>("alpha")),
+        init_(options.get<std::string>("init")) {
     if (const auto* one = options.values().at("targets").get_if<std::string>()) {
       if (*one == "all")
         targets_ = {"*"};
@@ -49,7 +51,8 @@ class Lora final : public Adapter {
                                         const InitNormal& normal) const override {
     const std::vector<int64_t> shape{rank_, state.in};
     const double bound = 1.0 / std::sqrt(static_cast<double>(state.in));
-    at::Tensor a = init_ == "gaussian" ? normal(0.0, 1.0 / static_cast<double>(rank_), shape) : uniform(-bound, bound, shape);
+    at::Tensor a =
+        init_ == "gaussian" ? normal(0.0, 1.0 / static_cast<double>(rank_), shape) : uniform(-bound, bound, shape);
     at::Tensor b = at::zeros({state.out, rank_}, a.options());
     return std::make_unique<LoraLayer>(state.name, a.requires_grad_(true), b.requires_grad_(true),
                                        alpha_ / static_cast<double>(rank_));

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 Error io_error(const std::string& doing, const fs::path& file, int number) {
   const bool full = number == ENOSPC || number == EDQUOT;
-  return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number), full ? "IO_NO_SPACE" : ""};
+  return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number),
+          full ? "IO_NO_SPACE" : ""};
 }
 
 /// Closes on scope exit; `close_checked` where a late write error must be seen.
@@ -118,7 +119,9 @@ void sync_folder(const fs::path& folder) {
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": " + error.message());
+  if (error)
+    throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": " + error.message(),
+                error == std::errc::no_space_on_device ? "IO_NO_SPACE" : "");
   if (!fs::is_directory(folder, error)) {
     throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": a file of that name exists");
   }

@@ -1,5 +1,5 @@
-/// @file MANIFEST.json of a checkpoint: which files belong to it, how long they are and what they hash to. Written last;
-/// a checkpoint without a whole manifest does not count. Free of LibTorch.
+/// @file MANIFEST.json of a checkpoint: which files belong to it, how long they are and what they hash to. Written
+/// last; a checkpoint without a whole manifest does not count. Free of LibTorch.
 #pragma once
 
 #include <cstdint>

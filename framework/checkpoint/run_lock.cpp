@@ -30,8 +30,9 @@ RunLock::RunLock(const std::filesystem::path& run_folder) {
     ::close(fd_);
     const std::string holder = length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : "unknown";
     throw Error(ExitCode::locked,
-                run_folder.string() + ": another run is writing here (" + holder + "); wait for it, or choose another "
-                "run.output",
+                run_folder.string() + ": another run is writing here (" + holder +
+                    "); wait for it, or choose another "
+                    "run.output",
                 "RUN_LOCKED");
   }
   std::array<char, 128> host{};
@@ -41,8 +42,7 @@ RunLock::RunLock(const std::filesystem::path& run_folder) {
   ::gmtime_r(&now, &utc);
   std::array<char, 32> since{};
   std::strftime(since.data(), since.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  const std::string mine =
-      "pid " + std::to_string(::getpid()) + " on " + host.data() + " since " + since.data();
+  const std::string mine = "pid " + std::to_string(::getpid()) + " on " + host.data() + " since " + since.data();
   // The text only helps people; the lock itself is the kernel's.
   if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, mine.data(), mine.size(), 0) < 0) {
     const int number = errno;

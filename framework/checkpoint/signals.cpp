@@ -1,7 +1,7 @@
-#include <checkpoint/signals.hpp>
 #include <signal.h>
-#include <trainer/sdk/error.hpp>
 #include <unistd.h>
+#include <checkpoint/signals.hpp>
+#include <trainer/sdk/error.hpp>
 
 #include <atomic>
 

@@ -37,7 +37,8 @@ std::string step_name(int64_t step) {
 std::optional<int64_t> step_of(const std::string& name) {
   const std::size_t prefix = std::strlen(kStepPrefix);
   if (!name.starts_with(kStepPrefix) || name.size() != prefix + kStepDigits) return {};
-  if (!std::all_of(name.begin() + static_cast<std::ptrdiff_t>(prefix), name.end(), [](char c) { return c >= '0' && c <= '9'; }))
+  if (!std::all_of(name.begin() + static_cast<std::ptrdiff_t>(prefix), name.end(),
+                   [](char c) { return c >= '0' && c <= '9'; }))
     return {};
   return std::stoll(name.substr(prefix));
 }
@@ -127,8 +128,7 @@ void Store::rotate(int64_t keep) {
 std::optional<Loaded> Store::newest(std::vector<std::string>& notes) {
   std::vector<int64_t> all = steps();
   bool damaged = false;
-  for (const auto& entry : fs::directory_iterator(root_))
-    damaged = damaged || entry.path().extension() == ".bad";
+  for (const auto& entry : fs::directory_iterator(root_)) damaged = damaged || entry.path().extension() == ".bad";
   if (all.empty() && !damaged) return {};
   for (; !all.empty(); all.pop_back()) {
     const fs::path folder = folder_of(all.back());
@@ -143,8 +143,9 @@ std::optional<Loaded> Store::newest(std::vector<std::string>& notes) {
     }
   }
   throw Error(ExitCode::not_found,
-              root_.string() + ": checkpoints exist, but none is whole. Look at the messages above; to start anew, "
-                               "choose another run.output or --resume never with an empty folder");
+              root_.string() +
+                  ": checkpoints exist, but none is whole. Look at the messages above; to start anew, "
+                  "choose another run.output or --resume never with an empty folder");
 }
 
 Loaded load(const fs::path& folder) {
@@ -154,7 +155,8 @@ Loaded load(const fs::path& folder) {
     throw Error(ExitCode::bad_input, folder.string() + ": has no " + kManifestName, "CKPT_MISSING");
   Loaded loaded;
   loaded.folder = folder;
-  loaded.manifest = parse_manifest(read_file(manifest_file, kStateLimit, "checkpoint manifest"), manifest_file.string());
+  loaded.manifest =
+      parse_manifest(read_file(manifest_file, kStateLimit, "checkpoint manifest"), manifest_file.string());
   for (const char* needed : {kTensorsName, kStateName})
     if (std::none_of(loaded.manifest.files.begin(), loaded.manifest.files.end(),
                      [&](const FileRecord& record) { return record.name == needed; }))

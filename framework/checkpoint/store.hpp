@@ -1,6 +1,6 @@
-/// @file Checkpoints of a run: RUN/ckpt/step-0000000250/ with tensors, state and manifest. A folder of that name appears
-/// only by a rename, after everything in it is durable; the order of operations and what a crash after each leaves
-/// behind stand in docs/reliability.md.
+/// @file Checkpoints of a run: RUN/ckpt/step-0000000250/ with tensors, state and manifest. A folder of that name
+/// appears only by a rename, after everything in it is durable; the order of operations and what a crash after each
+/// leaves behind stand in docs/reliability.md.
 #pragma once
 
 #include <checkpoint/manifest.hpp>

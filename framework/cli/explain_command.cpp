@@ -1,5 +1,6 @@
 #include <cli/commands.hpp>
 #include <cli/layout.hpp>
+#include <nlohmann/json.hpp>
 #include <recipe/reference.hpp>
 
 #include <cstdio>
@@ -14,7 +15,11 @@ void add_explain(CLI::App& app, Common& common) {
   command->callback([&common] {
     common.action = [&common] {
       const auto schemas = plugin::schemas(plugin::find_manifests(find_layout(common.plugin_dirs).plugins));
-      std::printf("%s", recipe::explain(key, schemas).c_str());
+      const std::string text = recipe::explain(key, schemas);
+      if (common.json)
+        std::printf("%s\n", nlohmann::ordered_json{{"key", key}, {"text", text}}.dump(2).c_str());
+      else
+        std::printf("%s", text.c_str());
       return 0;
     };
   });

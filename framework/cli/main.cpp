@@ -1,8 +1,8 @@
 /// @file The front: command line and recipe checking, without LibTorch. Commands that need it call the engine.
 #include <base/log.hpp>
-#include <base/suggest.hpp>
 #include <cli/commands.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <cstdio>
 

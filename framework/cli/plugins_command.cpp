@@ -33,8 +33,9 @@ void add_plugins(CLI::App& app, Common& common) {
   static std::string file;
   CLI::App* command = app.add_subcommand("plugins", "List or check plugins")->require_subcommand(1);
   command->footer("Example: trainer plugins list");
-  command->add_subcommand("list", "What the search path holds, from the manifests; opens nothing")
-      ->callback([&common] { common.action = [&common] { return list(common); }; });
+  CLI::App* listing = command->add_subcommand("list", "What the search path holds, from the manifests; opens nothing");
+  listing->footer("Example: trainer plugins list --plugin-dir build/my_plugin");
+  listing->callback([&common] { common.action = [&common] { return list(common); }; });
   CLI::App* check = command->add_subcommand("check", "Load one plugin and say what it offers, or why it is refused");
   check->add_option("FILE", file, "manifest (NAME.plugin.toml)")->required();
   check->footer("Example: trainer plugins check my_plugin.plugin.toml");

@@ -1,7 +1,7 @@
-#include <base/suggest.hpp>
 #include <plugin/library.hpp>
 #include <plugin/loader.hpp>
 #include <trainer/sdk/fingerprint.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <algorithm>
 #include <sstream>

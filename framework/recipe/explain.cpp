@@ -4,8 +4,8 @@
 #include <recipe/values.hpp>
 #include <recipe/write.hpp>
 
-#include <base/suggest.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <algorithm>
 #include <utility>

@@ -1,11 +1,11 @@
 #include <recipe/load.hpp>
 
-#include <base/suggest.hpp>
 #include <recipe/compose.hpp>
 #include <recipe/fields.hpp>
 #include <recipe/rules.hpp>
 #include <recipe/values.hpp>
 #include <recipe/write.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <algorithm>
 #include <filesystem>

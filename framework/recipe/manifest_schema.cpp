@@ -1,9 +1,9 @@
-#include <base/suggest.hpp>
 #include <recipe/document.hpp>
 #include <recipe/schema.hpp>
 #include <recipe/types.hpp>
 #include <recipe/values.hpp>
 #include <recipe/write.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <algorithm>
 #include <array>

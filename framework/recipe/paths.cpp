@@ -1,6 +1,6 @@
 #include <recipe/paths.hpp>
 
-#include <base/suggest.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <array>
 #include <cstdlib>

@@ -1,9 +1,9 @@
 #include <recipe/values.hpp>
 
-#include <base/suggest.hpp>
 #include <base/units.hpp>
 #include <recipe/paths.hpp>
 #include <recipe/write.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <algorithm>
 #include <cmath>

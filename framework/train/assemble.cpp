@@ -1,6 +1,5 @@
 #include <adapter/inject.hpp>
 #include <adapter/lora.hpp>
-#include <base/suggest.hpp>
 #include <objective/flow_matching.hpp>
 #include <recipe/load.hpp>
 #include <train/assemble.hpp>

@@ -116,8 +116,13 @@ void inspect_unknown(Json& json, const weights::ModelFiles& files) {
   json["what"] = "tensors";
   if (files.config()) {
     const Json config = Json::parse(*files.config(), nullptr, /*allow_exceptions=*/false);
-    for (const char* key : {"_class_name", "architectures", "model_type"})
-      if (config.is_object() && config.contains(key)) json["config"][key] = config.at(key);
+    for (const char* key : {"_class_name", "architectures", "model_type"}) {
+      if (!config.is_object() || !config.contains(key)) continue;
+      const Json& value = config.at(key);
+      json["config"][key] = value;
+      const Json& name = value.is_array() && !value.empty() ? value.front() : value;
+      if (json["what"] == "tensors" && name.is_string()) json["what"] = "tensors of " + name.get<std::string>();
+    }
   }
   json["names"] = Json::array();
   for (const std::string& name : files.names())
@@ -127,8 +132,11 @@ void inspect_unknown(Json& json, const weights::ModelFiles& files) {
 
 Json inspect_checkpoint(const fs::path& folder) {
   const checkpoint::Loaded loaded = checkpoint::load(folder);
-  Json json{{"what", "checkpoint"}, {"step", loaded.manifest.step}, {"run_id", loaded.manifest.run_id},
-            {"tensors", loaded.content.tensors.size()}, {"whole", true}};
+  Json json{{"what", "checkpoint"},
+            {"step", loaded.manifest.step},
+            {"run_id", loaded.manifest.run_id},
+            {"tensors", loaded.content.tensors.size()},
+            {"whole", true}};
   json["fingerprints"] = loaded.manifest.fingerprints;
   return json;
 }
@@ -141,7 +149,9 @@ void print(const Json& json, int indent) {
       print(value, indent + 2);
     } else if (value.is_array() && value.size() > 4) {
       std::printf("\n");
-      for (const auto& item : value) std::printf("%*s%s\n", indent + 2, "", item.is_string() ? item.get<std::string>().c_str() : item.dump().c_str());
+      for (const auto& item : value)
+        std::printf("%*s%s\n", indent + 2, "",
+                    item.is_string() ? item.get<std::string>().c_str() : item.dump().c_str());
     } else if (key == "bytes") {
       std::printf(" %s\n", format_bytes(static_cast<double>(value.get<int64_t>())).c_str());
     } else if (value.is_number_integer()) {

@@ -1,8 +1,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
-#include <base/suggest.hpp>
 #include <train/export.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/convert.hpp>
 #include <weights/tensor_file.hpp>
 #include <weights/write.hpp>

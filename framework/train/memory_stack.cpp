@@ -10,11 +10,13 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
   const auto take = [&](auto*& place, auto* offered, const std::string& what, const std::string& name) {
     if (offered == nullptr) return;
     if (place != nullptr)
-      throw Error(ExitCode::bad_recipe, "memory.strategies: \"" + owners[what] + "\" and \"" + name + "\" both " + what +
-                                            "; keep one of them");
+      throw Error(ExitCode::bad_recipe, "memory.strategies: \"" + owners[what] + "\" and \"" + name + "\" both " +
+                                            what + "; keep one of them");
     place = offered;
     owners[what] = name;
   };
+  for (const auto& [name, strategy] : strategies_)
+    if (strategy == nullptr) throw PluginError(name, "create", "the plugin made no memory strategy");
   for (const auto& [name, strategy] : strategies_) {
     for (const auto& [other, reason] : strategy->conflicts())
       for (const auto& present : strategies_)

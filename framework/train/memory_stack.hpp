@@ -22,6 +22,10 @@ class MemoryStack {
 
   [[nodiscard]] std::vector<WeightFormat*> formats() const { return formats_; }
   [[nodiscard]] WeightResidency* residency() const { return residency_; }
+  /// To be called once the first step is done: settings that had no effect are errors.
+  void after_first_step() const {
+    if (policy_ != nullptr) policy_->after_first_step();
+  }
   /// How one block is run at `site`.
   [[nodiscard]] BlockRun run_at(const Site& site, VerifiedSites* verified) const;
 

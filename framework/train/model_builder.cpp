@@ -1,7 +1,7 @@
 #include <ATen/core/Tensor.h>
-#include <base/suggest.hpp>
 #include <c10/util/accumulate.h>
 #include <train/model_builder.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <sstream>
 

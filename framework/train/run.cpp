@@ -103,6 +103,7 @@ void Run::prepare() {
   prepared_ = train::prepare(assembly_, console_);
   for (const std::string& note : prepared_.notes) log_info(note);
   loaded_ = assembly_.load_model(ModelUse::train);
+  weights_ = weights_fingerprint(*loaded_.source);
   objective_ = assembly_.objective();
   placement_ = assembly_.placement_plan(*loaded_.model, prepared_.batches->micro_batches());
   const recipe::Optimizer& o = recipe_.optimizer;
@@ -194,7 +195,7 @@ void Run::compare_content(const checkpoint::Loaded& saved) const {
                                             "run.output to start anew");
   };
   require_same("data", prepared_.data_identity, "the pictures or captions");
-  require_same("model", loaded_.source->identity(), "the weights in " + recipe_.model.path);
+  require_same("model", weights_, "the weights in " + recipe_.model.path);
 }
 
 Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }
@@ -215,8 +216,25 @@ bool Run::train() {
   return false;
 }
 
+void Run::log_recompute() {
+  if (recompute_logged_) return;
+  recompute_logged_ = true;
+  console_.clear();
+  for (const auto& [type, r] : trainer_->verified_sites().reports) {
+    char text[256];
+    std::snprintf(text, sizeof text,
+                  "recompute of \"%s\" blocks: %lld of %lld heavy operations run again, %lld kept (%s a block), elided "
+                  "%.0f %% of the forward FLOPs",
+                  type.c_str(), static_cast<long long>(r.recomputed_calls), static_cast<long long>(r.forward_calls),
+                  static_cast<long long>(r.kept_calls), format_bytes(static_cast<double>(r.kept_bytes)).c_str(),
+                  100.0 * r.elided_flops / r.forward_flops);
+    log_info(text);
+  }
+}
+
 bool Run::after_step(const StepReport& report) {
   log_step(report);
+  log_recompute();
   const int64_t step = report.step;
   const bool last = step >= recipe_.run.steps;
   if (checkpoint::stop_signal() != 0 && !last) return false;
@@ -299,7 +317,8 @@ fs::path Run::save_checkpoint() {
                                                         {"torch", TORCH_VERSION},
                                                         {"threads", std::to_string(progress.threads)},
                                                         {"data", prepared_.data_identity},
-                                                        {"model", loaded_.source->identity()}};
+                                                        {"model", weights_}};
+  trainer_->verified_sites().recheck_elision();
   last_checkpoint_ = store_.save(progress.step, capture(live(), progress), fingerprints);
   store_.rotate(recipe_.checkpoint.keep);
   return last_checkpoint_;

@@ -41,6 +41,7 @@ class Run {
   void compare_content(const checkpoint::Loaded& saved) const;
   bool after_step(const StepReport& report);
   void log_step(const StepReport& report);
+  void log_recompute();
   void draw_samples(const std::string& title);
   std::filesystem::path save_checkpoint();
   void save_on_the_way();
@@ -61,6 +62,7 @@ class Run {
 
   Prepared prepared_;
   LoadedModel loaded_;
+  std::string weights_;  ///< fingerprint of the base weights
   std::unique_ptr<Objective> objective_;
   PlacementPlan placement_;
   KeyedRandom random_;
@@ -75,6 +77,7 @@ class Run {
   std::optional<metrics::TensorBoardFile> tensorboard_;
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
   int64_t first_step_ = 0;  ///< steps done when this process took over
+  bool recompute_logged_ = false;
   double first_loss_ = 0;   ///< smoothed over the first steps, for the summary
 };
 

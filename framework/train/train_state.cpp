@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <base/hash.hpp>
 #include <nlohmann/json.hpp>
 #include <train/train_state.hpp>
 #include <trainer/sdk/error.hpp>
@@ -23,6 +24,20 @@ void add(NamedTensors& all, std::string_view prefix, const NamedTensors& more) {
 }
 
 }  // namespace
+
+std::string weights_fingerprint(WeightSource& source) {
+  FieldHash hash;
+  for (const std::string& name : source.names()) {
+    const TensorInfo& info = *source.find(name);
+    hash.add(name).add(c10::toString(info.dtype));
+    for (const int64_t side : info.shape) hash.add(side);
+    const bool empty = std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end();
+    const at::Tensor first =
+        (info.shape.empty() || empty ? source.read(name) : source.read_rows(name, 0, 1)).contiguous();
+    hash.add(std::string_view(static_cast<const char*>(first.const_data_ptr()), first.nbytes()));
+  }
+  return hash.hex();
+}
 
 checkpoint::Content capture(const Live& live, const Progress& progress) {
   checkpoint::Content content;
@@ -63,8 +78,8 @@ void restore(const checkpoint::Loaded& loaded, Live& live) {
   try {
     const NamedTensors parameters = part(loaded.content.tensors, kParameter);
     if (parameters.size() != live.trained.size())
-      throw Error(ExitCode::bad_input, "it holds " + std::to_string(parameters.size()) + " trained tensors, this run has " +
-                                           std::to_string(live.trained.size()));
+      throw Error(ExitCode::bad_input, "it holds " + std::to_string(parameters.size()) +
+                                           " trained tensors, this run has " + std::to_string(live.trained.size()));
     for (Parameter* parameter : live.trained) {
       const auto it = parameters.find(parameter->name());
       if (it == parameters.end())
@@ -75,7 +90,8 @@ void restore(const checkpoint::Loaded& loaded, Live& live) {
       value.copy_(it->second);
     }
     for (const auto& [name, tensor] : loaded.content.tensors)
-      if (!name.starts_with(kParameter) && !name.starts_with(kOptimizer) && !(live.ema != nullptr && name.starts_with(kEma)))
+      if (!name.starts_with(kParameter) && !name.starts_with(kOptimizer) &&
+          !(live.ema != nullptr && name.starts_with(kEma)))
         throw Error(ExitCode::bad_input, "it holds \"" + name + "\", for which this run has no place");
     live.optimizer.load_state(part(loaded.content.tensors, kOptimizer));
     if (live.ema != nullptr) live.ema->load_state(part(loaded.content.tensors, kEma));

@@ -5,6 +5,7 @@
 #include <metrics/meter.hpp>
 #include <optim/adamw.hpp>
 #include <optim/ema.hpp>
+#include <trainer/sdk/weights.hpp>
 
 #include <string>
 #include <vector>
@@ -25,6 +26,10 @@ struct Progress {
   metrics::SmoothedMean loss;     ///< for the display only
   std::string recipe;             ///< resolved, as TOML
 };
+
+/// Tells other base weights from those of a checkpoint, at the cost of a few pages: names, dtypes, shapes and the first
+/// row of every tensor. Unlike WeightSource::identity the same for every copy of the files.
+std::string weights_fingerprint(WeightSource& source);
 
 checkpoint::Content capture(const Live& live, const Progress& progress);
 

@@ -7,7 +7,7 @@
 
 #include <chrono>
 #include <cmath>
-#include <iterator>
+#include <utility>
 
 namespace trainer::train {
 namespace {
@@ -55,6 +55,7 @@ StepReport Trainer::step() {
   StepReport report;
   report.learning_rate = parts_.schedule.at(step_);
 
+  parts_.optimizer.zero_grad();  // a step that threw may have left the gradients of its first micro-batches
   const std::vector<at::Tensor> losses = accumulate_gradients();
   const at::Tensor norm = optim::gradient_norm(parts_.optimizer.parameters());
   report.loss = at::stack(losses).mean().item<double>();
@@ -65,6 +66,8 @@ StepReport Trainer::step() {
   parts_.optimizer.step(report.learning_rate);
   parts_.optimizer.zero_grad();
   if (parts_.ema != nullptr) parts_.ema->update();
+
+  if (!std::exchange(first_step_done_, true)) parts_.memory.after_first_step();
 
   report.step = ++step_;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -85,8 +88,8 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
     for (const double time : bad.times) times += (times.empty() ? "" : ", ") + std::to_string(time);
     const std::string where = first_non_finite(parts_.model, bad, parts_.memory);
     throw Error(ExitCode::non_finite,
-                text + "the loss became " + std::to_string(losses[micro].item<double>()) + "; first non-finite value: " +
-                    (where.empty() ? "the loss itself" : where) + "; files: " +
+                text + "the loss became " + std::to_string(losses[micro].item<double>()) +
+                    "; first non-finite value: " + (where.empty() ? "the loss itself" : where) + "; files: " +
                     join(parts_.data.files(step_, static_cast<int64_t>(micro))) + "; timesteps: " + times +
                     ". The weights were not changed by this step. A lower optimizer.lr usually helps; the newest "
                     "checkpoint is from before this step.");
@@ -97,10 +100,10 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
     files.insert(files.end(), more.begin(), more.end());
   }
   const std::string where = first_bad_gradient(parts_.optimizer.parameters());
-  throw Error(ExitCode::non_finite,
-              text + "the gradient became non-finite; " +
-                  (where.empty() ? "every element is finite, but the norm is too large for fp32" : "first in \"" + where + "\"") +
-                  "; files: " + join(files) + ". The weights were not changed by this step.");
+  throw Error(ExitCode::non_finite, text + "the gradient became non-finite; " +
+                                        (where.empty() ? "every element is finite, but the norm is too large for fp32"
+                                                       : "first in \"" + where + "\"") +
+                                        "; files: " + join(files) + ". The weights were not changed by this step.");
 }
 
 }  // namespace trainer::train

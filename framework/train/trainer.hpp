@@ -56,6 +56,7 @@ class Trainer {
 
   Parts parts_;
   int64_t step_;  ///< optimiser steps done
+  bool first_step_done_ = false;  ///< of this process
   VerifiedSites verified_;
 };
 

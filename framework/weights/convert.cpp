@@ -4,6 +4,7 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/view_as_real.h>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <trainer/sdk/weights.hpp>
 #include <weights/safetensors_header.hpp>
 

@@ -1,5 +1,7 @@
 #include <weights/header_events.hpp>
 
+#include <trainer/sdk/names.hpp>
+
 #include <algorithm>
 #include <utility>
 

@@ -3,8 +3,8 @@
 #include <base/files.hpp>
 #include <base/hash.hpp>
 #include <base/log.hpp>
-#include <base/suggest.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/shard_index.hpp>
 
 #include <algorithm>

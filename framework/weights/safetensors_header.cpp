@@ -1,6 +1,7 @@
 #include <weights/safetensors_header.hpp>
 
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/header_events.hpp>
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/safetensors_header.hpp>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include <weights/shard_index.hpp>
 
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/json_events.hpp>
 
 #include <set>

@@ -4,8 +4,8 @@
 #include <ATen/ops/from_blob.h>
 #include <base/hash.hpp>
 #include <base/log.hpp>
-#include <base/suggest.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/convert.hpp>
 
 #include <algorithm>
@@ -120,16 +120,6 @@ void TensorFile::check_bool(const at::Tensor& tensor, const std::string& name) c
     }
     values[i] = 1;
   }
-}
-
-std::vector<NamedShape> named_shapes(const WeightSource& source) {
-  std::vector<NamedShape> shapes;
-  for (const std::string& name : source.names()) {
-    const TensorInfo& info = *source.find(name);
-    const auto dtype = file_dtype(info.dtype);
-    shapes.push_back({name, info.shape, dtype ? std::string(dtype_name(*dtype)) : std::string()});
-  }
-  return shapes;
 }
 
 }  // namespace trainer::weights

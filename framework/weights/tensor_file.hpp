@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <trainer/sdk/weights.hpp>
-#include <weights/key_contract.hpp>
 #include <weights/mapped_file.hpp>
 #include <weights/safetensors_header.hpp>
 
@@ -67,8 +66,5 @@ class TensorFile {
   std::string header_hash_;
   std::vector<TensorInfo> infos_;  // as header_.entries
 };
-
-/// What a source holds, for check_key_contract.
-std::vector<NamedShape> named_shapes(const WeightSource& source);
 
 }  // namespace trainer::weights

@@ -1,6 +1,7 @@
 #include <weights/write.hpp>
 
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/convert.hpp>
 #include <weights/safetensors_header.hpp>
 

@@ -2,6 +2,7 @@
 #include "config.hpp"
 
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -72,7 +73,7 @@ class Fields {
     for (const auto& [key, value] : object_.items()) {
       if (key.starts_with('_') || known_.contains(key)) continue;
       const std::vector<std::string> known(known_.begin(), known_.end());
-      bad_config("unknown field \"" + key + "\"" + nearest_in(key, known) +
+      bad_config("unknown field \"" + key + "\"" + did_you_mean(key, known) +
                      ": it may change the computation in a way this version does not reproduce",
                  weights_);
     }

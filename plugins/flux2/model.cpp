@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/silu.h>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <algorithm>
 #include <array>
@@ -21,8 +22,6 @@ namespace {
   throw Error(ExitCode::bad_input, "input \"" + name + "\" of the FLUX.2 transformer " + what, "MODEL_INPUT");
 }
 
-std::string sizes_text(const at::Tensor& tensor) { return shape_text(tensor.sizes().vec()); }
-
 /// The tensor, checked against `shape`; -1 stands for any size.
 const at::Tensor& input(const NamedTensors& inputs, const std::string& name, const std::vector<int64_t>& shape) {
   const auto it = inputs.find(name);
@@ -31,7 +30,7 @@ const at::Tensor& input(const NamedTensors& inputs, const std::string& name, con
   bool fits = tensor.dim() == static_cast<int64_t>(shape.size());
   for (std::size_t i = 0; fits && i < shape.size(); ++i)
     fits = shape[i] < 0 || tensor.size(static_cast<int64_t>(i)) == shape[i];
-  if (!fits) bad_tensor(name, "is " + sizes_text(tensor) + ", expected " + shape_text(shape) + " (-1: any)");
+  if (!fits) bad_tensor(name, "is " + shape_text(tensor.sizes()) + ", expected " + shape_text(shape) + " (-1: any)");
   return tensor;
 }
 

@@ -1,30 +1,12 @@
 /// @file Names and shapes, as in diffusers' Flux2Transformer2DModel.
 #include "names.hpp"
 
-#include <trainer/sdk/error.hpp>
+#include <trainer/sdk/key_contract.hpp>
 
-#include <algorithm>
 #include <numeric>
 
 namespace trainer::flux2 {
 namespace {
-
-constexpr std::size_t kShown = 8;  // of each kind of problem in a message
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
 
 void add_double_block(Shapes& shapes, const std::string& block, const Config& c) {
   const int64_t d = c.hidden();
@@ -43,14 +25,6 @@ void add_single_block(Shapes& shapes, const std::string& block, const Config& c)
   shapes[block + "attn.to_qkv_mlp_proj.weight"] = {3 * d + 2 * c.mlp_hidden, d};
   shapes[block + "attn.to_out.weight"] = {d, d + c.mlp_hidden};
   for (const char* name : {"norm_q", "norm_k"}) shapes[block + "attn." + name + ".weight"] = {c.head_dim};
-}
-
-std::string list(const std::string& title, const std::vector<std::string>& lines) {
-  if (lines.empty()) return "";
-  std::string text = "\n  " + title + " (" + std::to_string(lines.size()) + "):";
-  for (std::size_t i = 0; i < std::min(kShown, lines.size()); ++i) text += "\n    " + lines[i];
-  if (lines.size() > kShown) text += "\n    and " + std::to_string(lines.size() - kShown) + " more";
-  return text;
 }
 
 }  // namespace
@@ -85,49 +59,9 @@ int64_t parameter_count(const Shapes& shapes) {
 }
 
 void check_tensors(const WeightSource& weights, const Shapes& expected) {
-  std::vector<std::string> unexpected_names, missing_names, missing, unexpected, mis_shaped;
-  for (const std::string& name : weights.names())
-    if (!expected.contains(name)) unexpected_names.push_back(name);
-  for (const auto& [name, shape] : expected) {
-    const TensorInfo* info = weights.find(name);
-    if (info == nullptr)
-      missing_names.push_back(name);
-    else if (info->shape != shape)
-      mis_shaped.push_back(name + " is " + shape_text(info->shape) + ", should be " + shape_text(shape));
-  }
-  if (missing_names.empty() && unexpected_names.empty() && mis_shaped.empty()) return;
-  // Edit distances of long lists against each other would take seconds and help nobody: only what is shown gets them.
-  for (const std::string& name : missing_names)
-    missing.push_back(name + " " + shape_text(expected.at(name)) +
-                      (missing.size() < kShown ? nearest_in(name, unexpected_names) : ""));
-  std::vector<std::string> all_names;
-  for (const auto& [name, shape] : expected) all_names.push_back(name);
-  for (const std::string& name : unexpected_names)
-    unexpected.push_back(name + " " + shape_text(weights.find(name)->shape) +
-                         (unexpected.size() < kShown ? nearest_in(name, all_names) : ""));
-  throw Error(ExitCode::bad_input,
-              weights.describe() + " does not hold the tensors of this FLUX.2 transformer" + list("missing", missing) +
-                  list("unexpected", unexpected) + list("wrong shape", mis_shaped),
-              "MODEL_KEYS");
-}
-
-std::string nearest_in(std::string_view name, std::span<const std::string> candidates) {
-  const std::string* best = nullptr;
-  std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const std::size_t difference =
-        candidate.size() > name.size() ? candidate.size() - name.size() : name.size() - candidate.size();
-    if (difference >= least) continue;  // the distance is at least that
-    if (const std::size_t distance = edit_distance(name, candidate); distance < least)
-      least = distance, best = &candidate;
-  }
-  return best == nullptr ? "" : " (nearest: \"" + *best + "\")";
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
+  std::vector<NamedShape> wanted;
+  for (const auto& [name, shape] : expected) wanted.push_back({name, shape});
+  check_key_contract(weights.describe(), wanted, named_shapes(weights), {.model = "this FLUX.2 transformer"});
 }
 
 }  // namespace trainer::flux2

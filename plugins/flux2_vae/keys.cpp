@@ -1,12 +1,11 @@
 #include "keys.hpp"
 
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/key_contract.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
-#include <set>
 #include <span>
 
 namespace trainer::flux2_vae {
@@ -21,7 +20,6 @@ constexpr std::array kBflStarts = {"encoder.down.", "decoder.up."};
 // What lies next to the latents is computed in fp32: cheap there, and the batch norm enlarges its rounding errors.
 constexpr std::array kFp32 = {"bn.", "quant_conv.", "post_quant_conv.", "encoder.conv_norm_out.", "encoder.conv_out."};
 constexpr const char* kUnusedTensor = "bn.num_batches_tracked";  // PyTorch's counter, absent from some files
-constexpr std::size_t kListed = 12;                              // of each kind of problem in a report
 
 struct Rename {
   const char *diffusers, *bfl;
@@ -83,45 +81,6 @@ std::string to_bfl(std::string name, int64_t levels) {
 Shape plain(Shape shape) {
   if (shape.size() == 4 && shape[2] == 1 && shape[3] == 1) shape.resize(2);
   return shape;
-}
-
-std::string text_of(const Shape& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, change}));
-    }
-  }
-  return row.back();
-}
-
-/// " (did you mean ...)" for the nearest of `names`, when it is near at all.
-std::string nearest(const std::string& name, const std::vector<std::string>& names, const char* question) {
-  const std::string* best = nullptr;
-  std::size_t best_distance = name.size() / 4 + 1;
-  for (const std::string& other : names) {
-    const std::size_t distance = edit_distance(name, other);
-    if (distance < best_distance) best = &other, best_distance = distance;
-  }
-  return best == nullptr ? "" : std::string(" (") + question + " \"" + *best + "\"?)";
-}
-
-/// One paragraph of the report: title and up to kListed lines.
-std::string paragraph(const std::string& title, const std::vector<std::string>& lines) {
-  if (lines.empty()) return "";
-  std::string text = "\n  " + std::to_string(lines.size()) + " " + title + ":";
-  for (std::size_t i = 0; i < std::min(lines.size(), kListed); ++i) text += "\n    " + lines[i];
-  if (lines.size() > kListed) text += "\n    and " + std::to_string(lines.size() - kListed) + " more";
-  return text;
 }
 
 /// The file's name of a required tensor: that of its layout, or the plain diffusers one (some BFL-style files keep
@@ -197,36 +156,24 @@ VaeConfig infer_config(const WeightSource& file, const FileLayout& layout) {
 }
 
 void check_tensors(const WeightSource& file, const FileLayout& layout, const std::vector<TensorInfo>& required) {
-  std::set<std::string> used = {layout.prefix + kUnusedTensor};
-  std::vector<std::string> missing, unexpected, wrong;
+  std::vector<NamedShape> expected;
   for (const TensorInfo& want : required) {
     const TensorInfo* have = find_tensor(file, layout, want.name);
     if (have == nullptr) {
-      missing.push_back(file_name(layout, want.name));
+      expected.push_back({file_name(layout, want.name), want.shape});
       continue;
     }
-    used.insert(have->name);
-    if (plain(have->shape) != plain(want.shape)) {
-      wrong.push_back("\"" + have->name + "\" is " + text_of(have->shape) + ", expected " + text_of(want.shape));
-    } else if (!at::isFloatingType(have->dtype)) {
-      wrong.push_back("\"" + have->name + "\" is stored as " + c10::toString(have->dtype) +
-                      ", expected a floating type");
-    }
+    const bool same = plain(have->shape) == plain(want.shape);
+    expected.push_back(
+        {have->name, same ? have->shape : want.shape, at::isFloatingType(have->dtype) ? "" : "a floating-point type"});
   }
-  for (const std::string& name : file.names()) {
-    if (name.starts_with(layout.prefix) && !used.contains(name)) unexpected.push_back(name);
-  }
-  if (missing.empty() && unexpected.empty() && wrong.empty()) return;
-  std::vector<std::string> missing_lines, unexpected_lines;
-  for (const auto& name : missing) missing_lines.push_back("\"" + name + "\"" + nearest(name, unexpected, "is it"));
-  for (const auto& name : unexpected) {
-    unexpected_lines.push_back("\"" + name + "\"" + nearest(name, missing, "did you mean"));
-  }
-  throw Error(ExitCode::bad_input,
-              file.describe() + ": the tensors do not fit the autoencoder" + paragraph("missing", missing_lines) +
-                  paragraph("unexpected", unexpected_lines) + paragraph("of another shape or type", wrong) +
-                  "\n  Check that the file is complete and that config.json belongs to it.",
-              "MODEL_KEYS");
+  const auto ignored = [&](std::string_view name) {
+    return !name.starts_with(layout.prefix) || name.substr(layout.prefix.size()) == kUnusedTensor;
+  };
+  check_key_contract(file.describe(), expected, named_shapes(file),
+                     {.model = "the autoencoder",
+                      .advice = "is the file complete, and does config.json belong to it?",
+                      .ignored = ignored});
 }
 
 at::Tensor FileSupply::tensor(const std::string& name, const std::vector<int64_t>& shape) {

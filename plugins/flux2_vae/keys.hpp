@@ -48,8 +48,7 @@ std::string file_name(const FileLayout& layout, const std::string& name);
 /// `check_tensors` reports those.
 VaeConfig infer_config(const WeightSource& file, const FileLayout& layout);
 
-/// Throws Error (bad_input, MODEL_KEYS) that lists all missing, unexpected and mis-shaped tensors with the nearest
-/// names.
+/// Throws Error (bad_input, MODEL_KEYS) that lists all missing, unexpected and mis-shaped tensors.
 void check_tensors(const WeightSource& file, const FileLayout& layout, const std::vector<TensorInfo>& required);
 
 /// Reads checked tensors: copied out of the file, on `device` in `dtype` (batch-norm statistics in fp32).

@@ -19,9 +19,9 @@ struct LayerTensor {
 
 /// Prefix of "embed_tokens.weight" and "layers.N.": "model." and, for Mistral, the multimodal class's
 /// "language_model.model." (older saves) and "model.language_model." (newer ones).
-/// Checks the embeddings and the layers below `layers` in one pass; throws one Error (bad_input) that lists missing
-/// tensors with near names, wrong shapes, packed dtypes, and tensors of a layer that this code would leave out (biases,
-/// scales of quantised files).
+/// Checks the embeddings and the layers below `layers` in one pass; throws one Error (bad_input, MODEL_KEYS) that lists
+/// missing tensors with near names, wrong shapes, packed dtypes, and tensors of the layers and embeddings that this
+/// code would leave out (biases, scales of quantised files).
 [[nodiscard]] std::string find_tensors(const WeightSource& source, const LmConfig& config, int64_t layers);
 
 }  // namespace trainer::mistral

@@ -140,11 +140,11 @@ class Models(Case):
                 self.expect_model(BAD_INPUT, [removed], model, part)
 
     def test_config_is_missing(self):
-        for part in ("vae", "text_encoder"):
+        for part, code in (("vae", BAD_INPUT), ("text_encoder", NOT_FOUND)):
             with self.subTest(part):
                 model = self.model(part)
                 (model / part / "config.json").unlink()
-                self.expect_model(BAD_INPUT, ["config.json"], model, part)
+                self.expect_model(code, ["config.json"], model, part)
 
     def test_config_is_damaged(self):
         model = self.model("vae")

@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 PROGRAM = os.environ["TRAINER_PROGRAM"]
@@ -106,6 +107,37 @@ class Case(unittest.TestCase):
         for part in parts:
             shutil.copytree(MODEL / part, folder / part)
         return folder
+
+
+class RunCase(Case):
+    """Runs of small.toml, all with one cache that is filled once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = pathlib.Path(tempfile.mkdtemp(prefix="trainer-e2e-"))
+        cls.addClassCleanup(shutil.rmtree, cls.shared, ignore_errors=True)
+        cls.cache = cls.shared / "cache"
+        subprocess.run([PROGRAM, "cache", SMALL, *settings(cache__folder=cls.cache)], env=environment(), check=True,
+                       capture_output=True)
+
+    def arguments(self, run, *pairs, recipe=SMALL, **more):
+        """Arguments of `trainer run` with the output folder `run`; a list, so that options can be added."""
+        more.setdefault("cache__folder", self.cache)
+        return ["run", recipe, *settings(*pairs, run__output=run, **more)]
+
+    def train(self, run, *pairs, code=0, texts=(), options=(), **more):
+        return self.expect(code, texts, *self.arguments(run, *pairs, **more), *options)
+
+    def wait_for_steps(self, process, run, count):
+        """Returns when log.jsonl holds `count` steps, or fails when the process ends before."""
+        log = pathlib.Path(run) / "log.jsonl"
+        deadline = time.monotonic() + TIMEOUT
+        while not log.exists() or log.read_bytes().count(b"\n") < count:
+            if process.poll() is not None:
+                out, err = process.communicate()
+                self.fail(f"ended before step {count} with {process.returncode}\n{out}\n{err}")
+            self.assertLess(time.monotonic(), deadline, "no progress")
+            time.sleep(0.005)
 
 
 def settings(*pairs, **more):

@@ -36,11 +36,11 @@ TEST_P(Library, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     Faults, Library,
     testing::Values(
-        Fault{"magic", "handshake", "is not one of this program"}, Fault{"size", "handshake", "is not one of this program"},
+        Fault{"magic", "handshake", "is not one of this program"},
+        Fault{"size", "handshake", "is not one of this program"},
         Fault{"major", "handshake", "the library is for SDK API 1.1, this program has 0.1"},
         Fault{"minor", "handshake", "the library is for SDK API 0.2, this program has 0.1"},
-        Fault{"renamed", "handshake",
-              "the library calls itself \"another_name\", the manifest says \"renamed\""},
+        Fault{"renamed", "handshake", "the library calls itself \"another_name\", the manifest says \"renamed\""},
         Fault{"no_name", "handshake", "has empty fields"},
         Fault{"no_symbol", "handshake", "does not export trainer_plugin; is it a plugin?"},
         Fault{"fingerprint", "fingerprint", "\n  cxx11abi: plugin 0, program 1"},
@@ -87,7 +87,7 @@ TEST(File, NotElfTruncatedEmptyAbsentOrAFolder) {
   folder.add_manifest("not_elf"), folder.add_file("not_elf.so", "#!/bin/sh\necho hello\n" + std::string(4096, 'x'));
   folder.add_manifest("empty"), folder.add_file("empty.so", "");
   folder.add_manifest("short"), folder.add_file("short.so", whole.substr(0, 100));
-  folder.add_manifest("half"), folder.add_file("half.so", whole.substr(0, whole.size() / 2));
+  folder.add_manifest("part"), folder.add_file("part.so", whole.substr(0, whole.size() / 4));
   folder.add_manifest("absent");
   folder.add_manifest("folder"), std::filesystem::create_directory(folder.path() / "folder.so");
   Loader loader = folder.loader();
@@ -95,7 +95,7 @@ TEST(File, NotElfTruncatedEmptyAbsentOrAFolder) {
   expect_refusal(refusal("not_elf"), "open", "is no shared library");
   expect_refusal(refusal("empty"), "open", "is no shared library");
   expect_refusal(refusal("short"), "open", "is cut short");
-  expect_refusal(refusal("half"), "open", "half.so is cut short: ");
+  expect_refusal(refusal("part"), "open", "part.so is cut short: ");
   expect_refusal(refusal("absent"), "open", "absent.so: cannot open shared object file: No such file or directory");
   expect_refusal(refusal("folder"), "open", "folder.so");
   EXPECT_TRUE(loader.registry().names().empty());

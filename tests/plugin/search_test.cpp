@@ -50,11 +50,12 @@ TEST(Search, NotFoundSaysWhereItLookedAndTheNearestName) {
   Loader loader({{folder.path(), "TRAINER_PLUGIN_PATH"}, {none, "installed"}});
   const Refusal refusal = refusal_of([&] { loader.require("memory", "full_checkpoint"); });
   EXPECT_EQ(refusal.phase, "find");
-  EXPECT_EQ(refusal.message,
-            "plugin \"full_checkpoint\", find: no memory of this name (did you mean \"full_checkpointing\"?); searched:\n  " +
-                folder.path().string() + " (TRAINER_PLUGIN_PATH)\n  " + none.string() +
-                " (installed)\n  not readable: plugin \"" + (folder.path() / "broken.plugin.toml").string() +
-                "\", manifest: key \"torch\" is missing or no string");
+  EXPECT_EQ(
+      refusal.message,
+      "plugin \"full_checkpoint\", find: no memory of this name (did you mean \"full_checkpointing\"?); searched:\n  " +
+          folder.path().string() + " (TRAINER_PLUGIN_PATH)\n  " + none.string() +
+          " (installed)\n  not readable: plugin \"" + (folder.path() / "broken.plugin.toml").string() +
+          "\", manifest: key \"torch\" is missing or no string");
   expect_refusal(refusal_of([&] { loader.require("placement", "full_checkpointing"); }), "find",
                  "no placement of this name; searched:");
   EXPECT_TRUE(loader.registry().names().empty());

@@ -20,6 +20,7 @@ WeightFormat::~WeightFormat() = default;
 WeightResidency::~WeightResidency() = default;
 ActivationStore::~ActivationStore() = default;
 RecomputePolicy::~RecomputePolicy() = default;
+SavePolicy::~SavePolicy() = default;
 MemoryStrategy::~MemoryStrategy() = default;
 Placement::~Placement() = default;
 Registrar::~Registrar() = default;

@@ -39,6 +39,10 @@ std::map<std::string_view, const NamedShape*> by_name(std::span<const NamedShape
   return sorted;
 }
 
+std::string difference(std::string_view name, const std::string& needed, const std::string& held) {
+  return quote_name(name) + ": the model needs " + needed + ", the file has " + held;
+}
+
 }  // namespace
 
 void check_key_contract(const std::string& where, std::span<const NamedShape> expected,
@@ -58,22 +62,13 @@ void check_key_contract(const std::string& where, std::span<const NamedShape> ex
     const auto it = present.find(name);
     if (it == present.end()) continue;
     const NamedShape& have = *it->second;
-    const auto differs = [text = quote_name(name)](const std::string& needed, const std::string& held) {
-      return text + ": the model needs " + needed + ", the file has " + held;
-    };
-    if (have.shape != want->shape) shapes.add(differs(shape_text(want->shape), shape_text(have.shape)));
-    if (!want->dtype.empty() && have.dtype != want->dtype) dtypes.add(differs(want->dtype, have.dtype));
+    if (have.shape != want->shape) shapes.add(difference(name, shape_text(want->shape), shape_text(have.shape)));
+    if (!want->dtype.empty() && have.dtype != want->dtype) dtypes.add(difference(name, want->dtype, have.dtype));
   }
   const std::string problems = missing.text() + unexpected.text() + shapes.text() + dtypes.text();
   if (problems.empty()) return;
   throw Error(ExitCode::bad_input,
               where + ": the tensors do not fit " + options.model + problems + "\n  " + options.advice, "MODEL_KEYS");
-}
-
-std::string shape_text(std::span<const int64_t> shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
 }
 
 }  // namespace trainer

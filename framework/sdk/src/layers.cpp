@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "op_region.hpp"
+
 namespace trainer {
 
 at::Tensor Parameter::get(at::ScalarType dtype) const {
@@ -38,12 +40,24 @@ struct WeightHandle : torch::CustomClassHolder {
   std::shared_ptr<FrozenWeight> weight;
 };
 
+/// As one heavy operation of the block that runs: a kept or dead product skips its dequantisation, and nothing that the
+/// weight does inside counts again.
+at::Tensor heavy_matmul(const FrozenWeight& weight, const at::Tensor& x) {
+  recompute::OpRegion* region = recompute::active_region();
+  if (region == nullptr) return weight.matmul(x);
+  return region
+      ->call("frozen_linear", "(" + recompute::text_of(x) + ")", 2.0 * static_cast<double>(x.size(-1)),
+             [&] { return recompute::OpRegion::Outputs{weight.matmul(x)}; })
+      .front()
+      .toTensor();
+}
+
 /// Saves the handle alone: the weight may be packed, moved or dequantised anew in backward.
 struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const std::shared_ptr<FrozenWeight>& weight) {
     ctx->saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<WeightHandle>(weight));
-    return weight->matmul(x);
+    return heavy_matmul(*weight, x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
@@ -70,7 +84,7 @@ void append_trained(std::vector<Parameter*>& list, const ParameterPtr& parameter
 }  // namespace
 
 at::Tensor frozen_linear(const at::Tensor& x, const std::shared_ptr<FrozenWeight>& weight) {
-  if (!x.requires_grad() || !at::GradMode::is_enabled()) return weight->matmul(x);
+  if (!x.requires_grad() || !at::GradMode::is_enabled()) return heavy_matmul(*weight, x);
   return FrozenLinear::apply(x, weight);
 }
 

@@ -60,6 +60,26 @@ std::size_t dotted_nearness(std::string_view a, std::string_view b) {
   return std::min(own_part, nearness(a, b));
 }
 
+/// Nearness of two tensor names by the dotted parts between those that both begin and end with; near too when only
+/// whole parts at one end are left of one and nothing of the other (a file with "model." before every name).
+std::size_t tensor_nearness(std::string_view a, std::string_view b) {
+  const auto first = [](std::string_view name) { return name.substr(0, name.find('.')); };
+  const auto last = [](std::string_view name) { return name.substr(name.rfind('.') + 1); };
+  std::size_t shared = 0;
+  for (; !a.empty() && !b.empty() && first(a) == first(b); ++shared) {
+    const std::size_t with_dot = first(a).size() + 1;
+    a.remove_prefix(std::min(with_dot, a.size()));
+    b.remove_prefix(std::min(with_dot, b.size()));
+  }
+  for (; !a.empty() && !b.empty() && last(a) == last(b); ++shared) {
+    const std::size_t with_dot = last(a).size() + 1;
+    a.remove_suffix(std::min(with_dot, a.size()));
+    b.remove_suffix(std::min(with_dot, b.size()));
+  }
+  if (a.empty() != b.empty()) return shared >= 2 ? 1 : kFar;
+  return nearness(a, b);
+}
+
 /// The names of `valid` that `compare` calls near, nearest first, then by their distance on the whole.
 template <typename Compare>
 std::vector<std::string> nearest(std::string_view name, std::span<const std::string> valid, std::size_t limit,
@@ -108,7 +128,7 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> val
 }
 
 std::string did_you_mean_tensor(std::string_view name, std::span<const std::string> valid) {
-  return question(nearest(name, valid, 1, nearness));
+  return question(nearest(name, valid, 1, tensor_nearness));
 }
 
 std::string quote_name(std::string_view text) {
@@ -127,6 +147,12 @@ std::string quote_name(std::string_view text) {
     }
   }
   return safe + (cut < text.size() ? "...\"" : "\"");
+}
+
+std::string shape_text(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
 }
 
 }  // namespace trainer

@@ -1,5 +1,6 @@
 /// @file The recompute engine: forward without grad keeping inputs only; backward reruns the block on alias leaves and
 /// returns gradients, so that the outer graph accumulates each of them once.
+#include "elision.hpp"
 #include "recompute_checks.hpp"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -43,6 +44,7 @@ struct Kept : torch::CustomClassHolder {
   std::vector<std::shared_ptr<void>> stored;  ///< flow inputs, when an ActivationStore keeps them
   std::vector<at::Tensor> forward_outputs;    ///< metadata (1 element of storage), or the outputs when verifying
   bool verifying = false;
+  std::unique_ptr<recompute::OpRegion> region;  ///< null: every operation is recomputed, unseen
 
   void release() {
     stored.clear();
@@ -55,6 +57,16 @@ std::vector<at::Tensor> forward_on(Block& block, const Flow& like, const std::ve
   const std::vector<at::Tensor> substitutes(flat.end() - static_cast<std::ptrdiff_t>(parameters.size()), flat.end());
   const ParameterSubstitution substitution(parameters, substitutes);
   return block.forward(recompute::unflatten(like, flat));
+}
+
+/// The same inside the block's region, if it has one.
+std::vector<at::Tensor> forward_in_region(const Kept& kept, recompute::OpRegion::Mode mode,
+                                          const std::vector<at::Tensor>& flat) {
+  std::optional<recompute::OpRegion::Scope> scope;
+  if (kept.region) scope.emplace(*kept.region, mode);
+  std::vector<at::Tensor> outputs = forward_on(*kept.block, kept.shape, kept.parameters, flat);
+  if (kept.region && mode == recompute::OpRegion::Mode::replay) kept.region->require_all_replayed();
+  return outputs;
 }
 
 /// Same shape, dtype and device, no memory: what the recompute's outputs are compared with.
@@ -84,7 +96,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static variable_list forward(AutogradContext* ctx, at::TensorList flat, const c10::intrusive_ptr<Kept>& kept) {
     ctx->set_materialize_grads(false);
     const std::vector<at::Tensor> inputs(flat.begin(), flat.end());
-    variable_list outputs = forward_on(*kept->block, kept->shape, kept->parameters, inputs);
+    variable_list outputs = forward_in_region(*kept, recompute::OpRegion::Mode::record, inputs);
     save(ctx, *kept, inputs);
     ctx->saved_data["kept"] = c10::IValue::make_capsule(kept);
     kept->forward_outputs = without_data(outputs);
@@ -101,21 +113,17 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
                                         "checkpointing to differentiate twice");
     const Resident resident(kept->run, Pass::backward);
     const std::vector<at::Tensor> leaves = recompute::alias_leaves(restore(ctx, *kept));
-    variable_list outputs, received;
-    {
-      const at::AutoGradMode grad_on(true);
-      std::vector<at::Tensor> again = forward_on(block, kept->shape, kept->parameters, leaves);
-      recompute::require_equal(block, kept->forward_outputs, again, kept->verifying, "in the recompute");
-      // The node lives as long as the loss; what it keeps besides saved variables must go with them, block by block.
-      if (!torch::autograd::get_current_graph_task_keep_graph()) kept->release();
-      std::erase_if(again, [](const at::Tensor& output) { return !output.defined(); });
-      for (std::size_t i = 0; i < again.size(); ++i) {
-        if (!grads[i].defined() || !again[i].requires_grad()) continue;
-        outputs.push_back(std::move(again[i]));
-        received.push_back(std::move(grads[i]));
-      }
-    }
-    return gradients(outputs, received, leaves);
+    const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
+    if (kept->region) prepare_replay(*kept, leaves, grads, keep_graph);
+    const at::AutoGradMode grad_on(true);
+    std::vector<at::Tensor> again = forward_in_region(*kept, recompute::OpRegion::Mode::replay, leaves);
+    // A dead value is a placeholder: only what it does not reach can be compared.
+    const bool compare = kept->verifying && (!kept->region || kept->region->dead.empty());
+    recompute::require_equal(block, kept->forward_outputs, again, compare, "in the recompute");
+    if (kept->region) add_replay(*kept);
+    // The node lives as long as the loss; what it keeps besides saved variables must go with them, block by block.
+    if (!keep_graph) kept->release();
+    return gradients(std::move(again), std::move(grads), leaves);
   }
 
  private:
@@ -151,9 +159,15 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 
   /// One gradient a flat input; the last, undefined one is the Kept argument's.
-  static variable_list gradients(const variable_list& outputs, const variable_list& received,
+  static variable_list gradients(std::vector<at::Tensor> again, variable_list grads,
                                  const std::vector<at::Tensor>& leaves) {
-    variable_list wanted, result(leaves.size() + 1);
+    variable_list outputs, received, wanted, result(leaves.size() + 1);
+    std::erase_if(again, [](const at::Tensor& output) { return !output.defined(); });
+    for (std::size_t i = 0; i < again.size(); ++i) {
+      if (!grads[i].defined() || !again[i].requires_grad()) continue;
+      outputs.push_back(std::move(again[i]));
+      received.push_back(std::move(grads[i]));
+    }
     for (const at::Tensor& leaf : leaves)
       if (leaf.requires_grad()) wanted.push_back(leaf);
     if (outputs.empty()) return result;
@@ -164,7 +178,55 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       if (leaves[i].requires_grad()) result[i] = found[next++];
     return result;
   }
+
+  /// Which heavy calls of this replay need not run; on the first backward of a site, found by trial.
+  static void prepare_replay(Kept& kept, const std::vector<at::Tensor>& leaves, const variable_list& grads,
+                             bool keep_graph) {
+    recompute::OpRegion& region = *kept.region;
+    VerifiedSites* sites = kept.run.verified;
+    if (kept.run.options.elide && sites != nullptr) {
+      const recompute::Trial trial = [&](const std::vector<at::Tensor>& inputs, const variable_list& output_grads) {
+        const at::AutoGradMode grad_on(true);
+        return gradients(forward_in_region(kept, recompute::OpRegion::Mode::replay, inputs), output_grads, inputs);
+      };
+      const std::string site = recompute::elision_site(*kept.block, region, leaves, grads);
+      auto known = sites->dead.find(site);
+      if (known == sites->dead.end())
+        known = sites->dead.emplace(site, recompute::find_dead(region, leaves, kept.parameters.size(), grads, trial)).first;
+      else if (sites->stale.erase(site) > 0)
+        recompute::require_still_dead(*kept.block, region, known->second, leaves, grads, trial);
+      region.dead = known->second;
+    }
+    region.keep_outputs = keep_graph;
+  }
+
+  static void add_replay(const Kept& kept) {
+    if (kept.run.verified == nullptr) return;
+    RecomputeReport& report = kept.run.verified->reports[kept.block->info().type];
+    report.recomputed_calls = kept.region->ran();
+    report.recomputed_flops = kept.region->ran_flops();
+    report.elided_calls = static_cast<int64_t>(kept.region->dead.size());
+    report.elided_flops = 0;
+    report.dead.clear();
+    for (const int64_t position : kept.region->dead) {
+      const HeavyOp& op = kept.region->calls()[static_cast<std::size_t>(position)];
+      report.elided_flops += op.flops;
+      report.dead.push_back(op.op + "#" + std::to_string(op.index));
+    }
+  }
 };
+
+void report_forward(const Kept& kept) {
+  if (!kept.region || kept.run.verified == nullptr) return;
+  RecomputeReport report;
+  report.forward_calls = kept.region->ran();
+  report.forward_flops = kept.region->ran_flops();
+  report.kept_bytes = kept.region->kept_bytes();
+  for (const HeavyOp& op : kept.region->calls())
+    if (kept.region->is_kept(op.position)) report.kept.push_back(op.op + "#" + std::to_string(op.index));
+  report.kept_calls = static_cast<int64_t>(report.kept.size());
+  kept.run.verified->reports[kept.block->info().type] = report;
+}
 
 /// Each differentiable input through a node of its own (see the header).
 std::vector<at::Tensor> own_nodes(const std::vector<at::Tensor>& tensors) {
@@ -181,6 +243,10 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
   kept->run = run;
   kept->parameters = parameters;
   kept->shape = flow;
+  if (run.options.save != nullptr || run.options.elide) {
+    recompute::install_heavy_kernels();
+    kept->region = std::make_unique<recompute::OpRegion>(block, run.options.save);
+  }
   // The flow's own tensors must not be kept alive here: they are saved, or stored, by the node.
   const at::Tensor placeholder = inputs.tensors.front().new_empty({0});
   for (auto* list : {&kept->shape.carried, &kept->shape.shared})
@@ -196,6 +262,7 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
   for (auto next = defined.begin(); const at::Tensor& output : kept->forward_outputs)
     outputs.push_back(output.defined() ? *next++ : at::Tensor());
   recompute::refuse_changed_inputs(block, inputs, before);
+  report_forward(*kept);
   if (first) {
     const auto again = run_from_inputs(block, flow, parameters, inputs, /*copies=*/false, run.verified);
     recompute::require_equal(block, outputs, again, /*compare_bits=*/true, "with gradients on");

@@ -19,13 +19,6 @@ std::string describe(const at::Tensor& tensor) {
   return text.str();
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.numel() == 0) return true;
-  // As bytes, so that equal NaNs are equal and 0.0 differs from -0.0; flat, since a scalar has no byte view.
-  const auto bytes = [](const at::Tensor& tensor) { return tensor.detach().reshape(-1).contiguous().view(at::kByte); };
-  return at::equal(bytes(a), bytes(b));
-}
-
 /// The input that shares its data with a leaf: an alias of it from another run, kept by the block.
 std::string name_by_data(const at::Tensor& leaf, const FlatInputs& inputs) {
   for (std::size_t i = 0; i < inputs.tensors.size(); ++i)
@@ -40,6 +33,13 @@ std::string name_by_data(const at::Tensor& leaf, const FlatInputs& inputs) {
 }
 
 }  // namespace
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0) return true;
+  // As bytes, so that equal NaNs are equal and 0.0 differs from -0.0; flat, since a scalar has no byte view.
+  const auto bytes = [](const at::Tensor& tensor) { return tensor.detach().reshape(-1).contiguous().view(at::kByte); };
+  return at::equal(bytes(a), bytes(b));
+}
 
 FlatInputs flatten(const Flow& flow, const std::vector<Parameter*>& parameters) {
   FlatInputs flat;

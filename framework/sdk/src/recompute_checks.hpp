@@ -27,6 +27,9 @@ void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& ou
 void require_equal(const Block& block, const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
                    bool compare_bits, const std::string& when);
 
+/// As bytes, so that equal NaNs are equal and 0.0 differs from -0.0. Shapes and dtypes must be equal.
+bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
 /// Versions of tensors, to find in-place changes.
 std::vector<int64_t> versions(const std::vector<at::Tensor>& tensors);
 void refuse_changed_inputs(const Block& block, const FlatInputs& inputs, const std::vector<int64_t>& before);

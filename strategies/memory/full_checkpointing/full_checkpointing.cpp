@@ -6,11 +6,16 @@ namespace {
 
 class EveryBlock final : public trainer::RecomputePolicy {
  public:
-  trainer::CheckpointOptions choose(const trainer::Site&) override { return {.recompute = true}; }
+  explicit EveryBlock(bool elide) : elide_(elide) {}
+  trainer::CheckpointOptions choose(const trainer::Site&) override { return {.recompute = true, .elide = elide_}; }
+
+ private:
+  bool elide_;
 };
 
 class FullCheckpointing final : public trainer::MemoryStrategy {
  public:
+  explicit FullCheckpointing(const trainer::Options& options) : policy_(options.get<bool>("elide")) {}
   trainer::RecomputePolicy* recompute_policy() override { return &policy_; }
 
  private:
@@ -19,8 +24,8 @@ class FullCheckpointing final : public trainer::MemoryStrategy {
 
 void init(trainer::Registrar& registrar) {
   registrar.add(trainer::MemoryComponent{
-      "full_checkpointing", [](const trainer::Options&) -> std::unique_ptr<trainer::MemoryStrategy> {
-        return std::make_unique<FullCheckpointing>();
+      "full_checkpointing", [](const trainer::Options& options) -> std::unique_ptr<trainer::MemoryStrategy> {
+        return std::make_unique<FullCheckpointing>(options);
       }});
 }
 

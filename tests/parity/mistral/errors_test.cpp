@@ -1,5 +1,6 @@
 /// @file What the text encoders refuse, and in which words.
 #include <ATen/TensorOperators.h>
+#include <trainer/sdk/names.hpp>
 
 #include <functional>
 
@@ -108,6 +109,8 @@ TEST(LmConfig, RefusesDamagedText) {
   EXPECT_EQ(absent.exit_code(), ExitCode::not_found);
 }
 
+constexpr const char* kAdvice = "\n  is the file complete and not quantised, and does config.json belong to it?";
+
 class LmErrors : public testing::TestWithParam<std::filesystem::path> {
  protected:
   LmCase lm{GetParam()};
@@ -123,8 +126,8 @@ class LmErrors : public testing::TestWithParam<std::filesystem::path> {
   }
   std::string prefix() { return lm.family == mistral::Family::mistral ? "language_model.model." : "model."; }
   std::string head() {
-    return std::string("model.safetensors does not hold the text encoder \"") + mistral::name_of(lm.family) +
-           "\" that its config.json describes:";
+    return std::string("model.safetensors: the tensors do not fit the text encoder \"") + mistral::name_of(lm.family) +
+           "\" that its config.json describes";
   }
 };
 
@@ -140,12 +143,26 @@ TEST_P(LmErrors, ListsEveryBadTensorAtOnce) {
     w[prefix() + "layers.1.mlp.down_proj.weight_scale"] = w.at(up);
   });
   const std::string i = std::to_string(lm.weights().at(up).size(0)), h = std::to_string(lm.weights().at(up).size(1));
-  const std::string near = prefix() + "layers.0.self_attn.q_prj.weight";
-  EXPECT_EQ(message, head() + "\n  \"" + q + "\" is missing (nearest: \"" + near + "\")" + "\n  \"" + down +
-                         "\" is stored as Float8_e4m3fn; only float32, bfloat16, float16 and float64 are read" +
-                         "\n  \"" + up + "\" has shape [" + h + ", " + i + "], config.json asks for [" + i + ", " + h +
-                         "]" + "\n  \"" + near + "\" is not part of this architecture and would be left out" +
-                         "\n  \"" + down + "_scale\" is not part of this architecture and would be left out");
+  const std::string near = prefix() + "layers.0.self_attn.q_prj.weight",
+                    q_shape = shape_text(lm.weights().at(q).sizes());
+  EXPECT_EQ(message, head() + "\n  1 missing:\n    \"" + q + "\" " + q_shape + " (did you mean \"" + near +
+                         "\"?)\n  2 unexpected, which the model would leave out:\n    \"" + near + "\" " + q_shape +
+                         " (did you mean \"" + q + "\"?)\n    \"" + down + "_scale\" [" + h + ", " + i +
+                         "]\n  1 of the wrong shape:\n    \"" + up + "\": the model needs [" + i + ", " + h +
+                         "], the file has [" + h + ", " + i + "]\n  1 of the wrong dtype:\n    \"" + down +
+                         "\": the model needs Float, BFloat16, Half or Double, the file has Float8_e4m3fn" + kAdvice);
+}
+
+TEST_P(LmErrors, ComparesTheEmbeddingsToo) {
+  const std::string name = prefix() + "embed_tokens.weight", wrong = prefix() + "embed_token.weight";
+  const std::string shape = shape_text(lm.weights().at(name).sizes());
+  const std::string message = weights_refusal([&](NamedTensors& w) {
+    w[wrong] = w.at(name);
+    w.erase(name);
+  });
+  EXPECT_EQ(message, head() + "\n  1 missing:\n    \"" + name + "\" " + shape + " (did you mean \"" + wrong +
+                         "\"?)\n  1 unexpected, which the model would leave out:\n    \"" + wrong + "\" " + shape +
+                         " (did you mean \"" + name + "\"?)" + kAdvice);
 }
 
 TEST_P(LmErrors, ChecksNothingBeyondTheLastTappedLayer) {
@@ -160,8 +177,11 @@ TEST_P(LmErrors, ShortensTheListForAnotherModel) {
     w = {{"double_blocks.0.img_mod.lin.weight", any}};
   });
   const std::size_t wanted = 1 + 3 * (lm.family == mistral::Family::qwen3 ? 11U : 9U);
-  EXPECT_TRUE(message.starts_with(head() + "\n  \"model.embed_tokens.weight\" is missing\n")) << message;
-  EXPECT_TRUE(message.ends_with("\n  and " + std::to_string(wanted - 8) + " more")) << message;
+  const std::string shape = shape_text(lm.weights().at(prefix() + "embed_tokens.weight").sizes());
+  EXPECT_TRUE(message.starts_with(head() + "\n  " + std::to_string(wanted) +
+                                  " missing:\n    \"model.embed_tokens.weight\" " + shape + "\n"))
+      << message;
+  EXPECT_TRUE(message.ends_with("\n    and " + std::to_string(wanted - 20) + " more" + kAdvice)) << message;
 }
 
 TEST_P(LmErrors, RefusesBadOptions) {

@@ -47,17 +47,19 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
     RecordedData data(tensors_, grid_, how.sigma);
     const RecordedObjective objective(tensors_, spec.at("weighting"));
     const PlacementPlan placement = testing::one_device(loaded.model->blocks().size(), 1);
-    optim::AdamW optimizer(loaded.trained, {spec.at("betas")[0], spec.at("betas")[1], spec.at("eps"),
-                                            spec.at("weight_decay")});
+    optim::AdamW optimizer(loaded.trained,
+                           {spec.at("betas")[0], spec.at("betas")[1], spec.at("eps"), spec.at("weight_decay")});
     const double max_norm = spec.at("max_grad_norm").is_null() ? 0.0 : spec.at("max_grad_norm").get<double>();
-    train::Parts parts{*loaded.model, objective, loaded.memory, placement, data, data, optimizer, nullptr,
-                       {"constant", spec.at("lr")}, max_norm};
+    train::Parts parts{
+        *loaded.model, objective, loaded.memory, placement, data, data, optimizer, nullptr, {"constant", spec.at("lr")},
+        max_norm};
     Recorded recorded;
     recorded.grads.resize(spec.at("steps"));
     train::Trainer trainer(std::move(parts), 0);
     for (Parameter* parameter : loaded.trained) {
       recorded.initial[parameter->name()] = parameter->value().detach().clone();
-      const at::Tensor first = how.their_first_gradient ? reference(kind + ".grad1." + parameter->name()) : at::Tensor();
+      const at::Tensor first =
+          how.their_first_gradient ? reference(kind + ".grad1." + parameter->name()) : at::Tensor();
       parameter->value().register_hook([&recorded, &trainer, parameter, first](const at::Tensor& grad) {
         recorded.grads[static_cast<std::size_t>(trainer.steps_done())][parameter->name()] = grad.clone();
         return first.defined() && trainer.steps_done() == 0 ? first.clone() : grad;
@@ -166,12 +168,14 @@ TEST_P(LoraTraining, TenSteps) {
                        {"timestep", reference("data.sigma")[0]}};
     if (tensors_.contains("data.guidance")) probe["guidance"] = reference("data.guidance")[0];
     const at::Tensor out = tokens_of(train::predict(*loaded.model, probe, loaded.memory));
-    EXPECT_LE(measured(kind + " probe of our training", test::max_error(out, reference(kind + ".probe.trained"))), 5e-4);
+    EXPECT_LE(measured(kind + " probe of our training", test::max_error(out, reference(kind + ".probe.trained"))),
+              5e-4);
   }
 }
 
-/// Adam's first step is lr * sign(g): an element of B whose gradient is near 0 amplifies rounding by orders of magnitude,
-/// and the second gradient of A then shows which way it went (2e-3 on tiny-klein). From the same first step it is exact.
+/// Adam's first step is lr * sign(g): an element of B whose gradient is near 0 amplifies rounding by orders of
+/// magnitude, and the second gradient of A then shows which way it went (2e-3 on tiny-klein). From the same first step
+/// it is exact.
 TEST_P(LoraTraining, SecondGradient) {
   const Recorded recorded = train("default", {.their_first_gradient = true});
   expect_gradients(recorded.grads[1], "default.grad2.");
@@ -181,7 +185,8 @@ TEST_P(LoraTraining, RecomputedStepsAreTheSameBits) {
   const Recorded plain = train("all_linears"), recomputed = train("all_linears", {.recompute = true});
   EXPECT_EQ(plain.losses, recomputed.losses);
   EXPECT_EQ(plain.norms, recomputed.norms);
-  for (const auto& [name, tensor] : plain.final) EXPECT_TRUE(test::same_bits(tensor, recomputed.final.at(name))) << name;
+  for (const auto& [name, tensor] : plain.final)
+    EXPECT_TRUE(test::same_bits(tensor, recomputed.final.at(name))) << name;
 }
 
 TEST_P(LoraTraining, ExactNoiseLevelsInFp32) {

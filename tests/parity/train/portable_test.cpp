@@ -75,8 +75,9 @@ TEST_P(Portable, FileOfDiffusersLoadsBack) {
   for (const std::string kind : {"default", "all_linears"}) {
     train::LoadedModel loaded = load_transformer(GetParam());
     train::apply_exported(loaded, reference_file(kind), at::kCPU);
-    EXPECT_LE(measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
-              1e-5);
+    EXPECT_LE(
+        measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
+        1e-5);
   }
 }
 

@@ -1,4 +1,5 @@
-/// @file Noise levels and loss weights against schedule.json: diffusers' tables, musubi-tuner's and DiffSynth's formulas.
+/// @file Noise levels and loss weights against schedule.json: diffusers' tables, musubi-tuner's and DiffSynth's
+/// formulas.
 #include <cmath>
 #include <flux2/schedule.hpp>
 #include <objective/timesteps.hpp>

@@ -1,6 +1,6 @@
 /// @file Which layers an adapter goes on, and where its first values come from.
-#include <adapter/inject.hpp>
 #include <gtest/gtest.h>
+#include <adapter/inject.hpp>
 
 #include <support/components.hpp>
 #include <support/parity.hpp>
@@ -51,7 +51,8 @@ TEST(Matches, Globs) {
 
 TEST(Select, KeepsTheOrderOfTheLayersAndEachOnce) {
   const std::vector<Linear> layers{layer("b.0.to_q"), layer("b.0.to_k"), layer("b.1.to_q"), layer("proj")};
-  EXPECT_EQ(names_of(select(layers, Names{"proj", "to_q", "b.0.*"})), (Names{"b.0.to_q", "b.0.to_k", "b.1.to_q", "proj"}));
+  EXPECT_EQ(names_of(select(layers, Names{"proj", "to_q", "b.0.*"})),
+            (Names{"b.0.to_q", "b.0.to_k", "b.1.to_q", "proj"}));
   EXPECT_EQ(names_of(select(layers, Names{"to_k"})), Names{"b.0.to_k"});
 }
 
@@ -62,9 +63,10 @@ TEST(Select, PatternWithoutALayerIsAnErrorWithNearNames) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::bad_recipe);
-    EXPECT_STREQ(error.what(),
-                 "adapter.targets: \"b.0.to_qq\" matches no linear layer (did you mean \"b.0.to_q\" or \"b.0.to_k\"?); the "
-                 "model has 2, `trainer inspect` lists them");
+    EXPECT_STREQ(
+        error.what(),
+        "adapter.targets: \"b.0.to_qq\" matches no linear layer (did you mean \"b.0.to_q\" or \"b.0.to_k\"?); the "
+        "model has 2, `trainer inspect` lists them");
   }
 }
 

@@ -3,8 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
-#include <adapter/inject.hpp>
 #include <gtest/gtest.h>
+#include <adapter/inject.hpp>
 
 #include <cmath>
 #include <support/components.hpp>
@@ -78,8 +78,8 @@ TEST(LoraLayer, AddsAlphaOverRankTimesBA) {
   Fixture f({{"rank", {int64_t{4}}}, {"alpha", {6.0}}});
   f.randomise_b();
   const at::Tensor x = random(9, {2, 3, kIn});
-  const at::Tensor dense = (f.weight.to(at::kDouble) +
-                            1.5 * at::mm(f.b().detach().to(at::kDouble), f.a().detach().to(at::kDouble)));
+  const at::Tensor dense =
+      (f.weight.to(at::kDouble) + 1.5 * at::mm(f.b().detach().to(at::kDouble), f.a().detach().to(at::kDouble)));
   const at::Tensor expected = at::mm(x.reshape({-1, kIn}).to(at::kDouble), dense.t()).view({2, 3, kOut});
   EXPECT_LE(test::max_error(f.layer(x).detach(), expected), 1e-6);
   enable({&f.layer, 1}, false);

@@ -1,6 +1,5 @@
-#include <base/suggest.hpp>
-
 #include <gtest/gtest.h>
+#include <trainer/sdk/names.hpp>
 
 namespace trainer {
 namespace {
@@ -45,6 +44,28 @@ TEST(Suggest, Sentence) {
   EXPECT_EQ(did_you_mean("rank", Names{"tank", "bank"}), " (did you mean \"tank\" or \"bank\"?)");
   EXPECT_EQ(did_you_mean("rank", Names{"tank", "bank", "sank", "dank"}),
             " (did you mean \"tank\", \"bank\" or \"sank\"?)");
+}
+
+TEST(Suggest, ComparesWhatDiffersBetweenTensorNames) {
+  const Names found = {"blocks.1.attn.to_v.weight", "blocks.0.attn.to_V.weight", "lora.weight", "text.embed.weight"};
+  EXPECT_EQ(did_you_mean_tensor("blocks.0.attn.to_v.weight", found), " (did you mean \"blocks.0.attn.to_V.weight\"?)");
+  EXPECT_EQ(did_you_mean_tensor("blocks.0.atn.to_v.weight", found), " (did you mean \"blocks.0.attn.to_V.weight\"?)");
+  EXPECT_EQ(did_you_mean_tensor("x_embedder.weight", found), "") << "\"weight\" alone is no likeness";
+  EXPECT_EQ(did_you_mean_tensor("blocks.1.attn.out.weight", found), "") << "nor is a path in common";
+  EXPECT_EQ(did_you_mean_tensor("blocks.1.attn.to_v.weight_scale", found),
+            " (did you mean \"blocks.1.attn.to_v.weight\"?)");
+  EXPECT_EQ(did_you_mean_tensor("embed.weight", found), " (did you mean \"text.embed.weight\"?)");
+  EXPECT_EQ(did_you_mean_tensor("model.lora.weight", found), " (did you mean \"lora.weight\"?)");
+  EXPECT_EQ(did_you_mean_tensor("weight", found), "");
+  EXPECT_EQ(did_you_mean_tensor("", found), "");
+}
+
+TEST(MessageParts, QuotesNamesAndShapes) {
+  EXPECT_EQ(quote_name("a.weight"), "\"a.weight\"");
+  EXPECT_EQ(quote_name(std::string_view("a\n\0\x7F", 4)), "\"a\\x0a\\x00\\x7f\"");
+  EXPECT_EQ(quote_name(std::string(119, 'a') + "\u00e9b"), '"' + std::string(119, 'a') + "...\"") << "no half letters";
+  EXPECT_EQ(shape_text(std::vector<int64_t>{2, 3}), "[2, 3]");
+  EXPECT_EQ(shape_text({}), "[]");
 }
 
 TEST(Suggest, TakesHugeNames) { EXPECT_EQ(did_you_mean(std::string(100'000, 'a'), Names{"a"}), ""); }

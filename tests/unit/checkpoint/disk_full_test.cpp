@@ -77,7 +77,8 @@ std::string fill_step_by_step(const fs::path& root) {
       fs::remove(root / "filler");
       std::vector<std::string> notes;
       const std::optional<Loaded> loaded = store.newest(notes);
-      if (!loaded || loaded->manifest.step != 2 || loaded->content.state != large(2).state) return "saved, but not whole";
+      if (!loaded || loaded->manifest.step != 2 || loaded->content.state != large(2).state)
+        return "saved, but not whole";
       return failures > 10 ? "" : "only " + std::to_string(failures) + " failures were seen";
     } catch (const Error& error) {
       ++failures;

@@ -87,7 +87,8 @@ inline std::string in_child(const std::function<std::string()>& body) {
   ::close(ends[1]);
   std::string result;
   char buffer[4096];
-  for (ssize_t count; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;) result.append(buffer, static_cast<std::size_t>(count));
+  for (ssize_t count; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    result.append(buffer, static_cast<std::size_t>(count));
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -24,8 +24,8 @@ TEST(RunLock, SecondHolderIsRefusedAndToldWhoHoldsIt) {
   const Folder folder;
   const fs::path run = folder.path() / "new" / "run";
   std::optional<RunLock> lock(run);
-  const std::string expected = "77 RUN_LOCKED " + run.string() + ": another run is writing here (pid " +
-                               std::to_string(::getpid()) + " on ";
+  const std::string expected =
+      "77 RUN_LOCKED " + run.string() + ": another run is writing here (pid " + std::to_string(::getpid()) + " on ";
   for (const std::string& message : {attempt(run), in_child([&] { return attempt(run); })}) {
     EXPECT_TRUE(message.starts_with(expected)) << message;
     EXPECT_TRUE(message.ends_with("Z); wait for it, or choose another run.output")) << message;

@@ -83,8 +83,8 @@ TEST_F(StoreTest, DamagedNewestIsSetAsideAndTheNextOlderUsed) {
   ASSERT_EQ(notes_.size(), 2U);
   EXPECT_EQ(notes_[0], (ckpt() / "step-0000000003" / "rank-00000.safetensors").string() +
                            ": its content changed since it was saved (hash); set aside as step-0000000003.bad");
-  EXPECT_EQ(notes_[1], (ckpt() / "step-0000000002").string() +
-                           ": has no MANIFEST.json; set aside as step-0000000002.bad");
+  EXPECT_EQ(notes_[1],
+            (ckpt() / "step-0000000002").string() + ": has no MANIFEST.json; set aside as step-0000000002.bad");
   EXPECT_EQ(store_.steps(), std::vector<int64_t>{1});
   store_.save(3, content_of(33), {});  // the run gets there again, and the new one is damaged too
   damage(ckpt() / "step-0000000003" / "state.json");
@@ -151,8 +151,9 @@ TEST_F(StoreTest, NonFiniteStateIsNeverCommitted) {
       FAIL();
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::non_finite);
-      EXPECT_STREQ(error.what(),
-                   "\"param.half\" holds NaN or infinity after step 2; the state is not saved, earlier checkpoints stay");
+      EXPECT_STREQ(
+          error.what(),
+          "\"param.half\" holds NaN or infinity after step 2; the state is not saved, earlier checkpoints stay");
     }
   }
   EXPECT_EQ(entries(ckpt()), std::set<std::string>{"step-0000000001"});

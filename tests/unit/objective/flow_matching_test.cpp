@@ -18,7 +18,8 @@ using testing::flow_matching;
 using testing::ToySizes;
 
 struct Toy {
-  explicit Toy(const ToySizes& sizes = {}) : source(testing::toy_weights(sizes)), builder(source, {}), model(builder, sizes) {}
+  explicit Toy(const ToySizes& sizes = {})
+      : source(testing::toy_weights(sizes)), builder(source, {}), model(builder, sizes) {}
   test::MemorySource source;
   train::SourceBuilder builder;
   testing::ToyModel model;
@@ -85,8 +86,7 @@ TEST(FlowMatching, ShiftUsesTheTokensOfTheLatents) {
 
 TEST(FlowMatching, GuidanceOnlyForModelsThatEmbedIt) {
   Toy toy({.guidance = true});
-  const Example example =
-      flow_matching({{"guidance", {3.5}}})->prepare(batch_of(2), toy.model, train::KeyedRandom(9));
+  const Example example = flow_matching({{"guidance", {3.5}}})->prepare(batch_of(2), toy.model, train::KeyedRandom(9));
   EXPECT_TRUE(test::same_bits(example.inputs.at("guidance"), at::full({2}, 3.5, at::kFloat)));
 }
 
@@ -126,7 +126,8 @@ TEST(FlowMatching, LossIsTheMeanSquareInFp32) {
   const at::Tensor prediction = example.targets.at("velocity") * 0.5;
   const at::Tensor loss = objective->loss(example, [&] { return prediction; });
   EXPECT_EQ(loss.dim(), 0);
-  EXPECT_NEAR(loss.item<double>(), (prediction.to(at::kDouble) * prediction.to(at::kDouble)).mean().item<double>(), 1e-6);
+  EXPECT_NEAR(loss.item<double>(), (prediction.to(at::kDouble) * prediction.to(at::kDouble)).mean().item<double>(),
+              1e-6);
   const at::Tensor low = objective->loss(example, [&] { return prediction.to(at::kBFloat16); });
   EXPECT_EQ(low.scalar_type(), at::kFloat);
 }

@@ -39,8 +39,8 @@ double distance(const std::vector<double>& levels, const std::function<double(do
   const auto n = static_cast<double>(levels.size());
   for (std::size_t i = 0; i < levels.size(); ++i) {
     const double expected = cdf(levels[i]);
-    worst = std::max({worst, std::abs(static_cast<double>(i) / n - expected),
-                      std::abs(static_cast<double>(i + 1) / n - expected)});
+    worst = std::max(
+        {worst, std::abs(static_cast<double>(i) / n - expected), std::abs(static_cast<double>(i + 1) / n - expected)});
   }
   return worst;
 }
@@ -92,8 +92,7 @@ TEST(NoiseLevel, ShiftIsNoneNumberOrResolution) {
 
 TEST(NoiseLevel, OptionsAreReadFromTheRecipe) {
   using testing::flow_matching_options;
-  const TimestepOptions none =
-      timestep_options(flow_matching_options({{"timesteps.shift", {std::string("none")}}}));
+  const TimestepOptions none = timestep_options(flow_matching_options({{"timesteps.shift", {std::string("none")}}}));
   EXPECT_FALSE(none.resolution_shift);
   EXPECT_EQ(none.shift, 1.0);
   const TimestepOptions number = timestep_options(flow_matching_options({{"timesteps.shift", {2.5}}}));
@@ -102,12 +101,13 @@ TEST(NoiseLevel, OptionsAreReadFromTheRecipe) {
   const TimestepOptions whole = timestep_options(flow_matching_options({{"timesteps.shift", {int64_t{3}}}}));
   EXPECT_FALSE(whole.resolution_shift);
   EXPECT_EQ(whole.shift, 3.0);
-  const TimestepOptions rest = timestep_options(flow_matching_options({{"timesteps.distribution", {std::string("mode")}},
-                                                                       {"timesteps.mean", {0.5}},
-                                                                       {"timesteps.std", {2.0}},
-                                                                       {"timesteps.scale", {0.8}},
-                                                                       {"timesteps.uniform_fraction", {0.1}},
-                                                                       {"timesteps.grid", {int64_t{1000}}}}));
+  const TimestepOptions rest =
+      timestep_options(flow_matching_options({{"timesteps.distribution", {std::string("mode")}},
+                                              {"timesteps.mean", {0.5}},
+                                              {"timesteps.std", {2.0}},
+                                              {"timesteps.scale", {0.8}},
+                                              {"timesteps.uniform_fraction", {0.1}},
+                                              {"timesteps.grid", {int64_t{1000}}}}));
   EXPECT_TRUE(rest.resolution_shift);
   EXPECT_EQ(rest.distribution, "mode");
   EXPECT_EQ(rest.mean, 0.5);
@@ -160,7 +160,8 @@ TEST(NoiseDistribution, ModeIsMonotonicAndMatchesItsFormula) {
   EXPECT_LE(distance(levels,
                      [&](double x) {
                        double low = 0, high = 1;
-                       for (int i = 0; i < 50; ++i) (raw_noise_level(options, (low + high) / 2, 0) < x ? low : high) = (low + high) / 2;
+                       for (int i = 0; i < 50; ++i)
+                         (raw_noise_level(options, (low + high) / 2, 0) < x ? low : high) = (low + high) / 2;
                        return low;
                      }),
             kLimit);
@@ -173,8 +174,10 @@ TEST(NoiseDistribution, UniformFractionMixes) {
   options.std = 0.1;  // nearly all near 0.95
   options.uniform_fraction = 0.25;
   const std::vector<double> levels = draw(options, 0, kCount);
-  EXPECT_LE(distance(levels, [](double x) { return 0.25 * x + 0.75 * normal_cdf((logit(std::min(x, 1 - 1e-15)) - 3.0) / 0.1); }),
-            kLimit);
+  EXPECT_LE(
+      distance(levels,
+               [](double x) { return 0.25 * x + 0.75 * normal_cdf((logit(std::min(x, 1 - 1e-15)) - 3.0) / 0.1); }),
+      kLimit);
   options.uniform_fraction = 1.0;
   EXPECT_LE(distance(draw(options, 0.63, kCount), [](double x) { return x; }), kLimit) << "unshifted";
 }

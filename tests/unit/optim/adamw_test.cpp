@@ -47,7 +47,8 @@ void expect_error(const std::function<void()>& call, const std::string& message)
 }
 
 TEST(AdamW, FollowsTheFormulaWithDecayAndMissingGradients) {
-  Parameter first = leaf("first", at::tensor({0.5, -2.0, 3.0}, at::kFloat)), second = leaf("second", at::tensor({1.5}, at::kFloat));
+  Parameter first = leaf("first", at::tensor({0.5, -2.0, 3.0}, at::kFloat)),
+            second = leaf("second", at::tensor({1.5}, at::kFloat));
   AdamW optimizer({&first, &second}, kOptions);
   std::vector<Formula> expected{{0.5}, {-2.0}, {3.0}, {1.5}};
   const double grads[3][4] = {{0.3, -1e-3, 4.0, 0.7}, {-0.2, 5.0, 0.0, 0.0}, {1.0, 1.0, -1.0, -0.4}};
@@ -88,7 +89,8 @@ TEST(AdamW, StateGoesRoundByName) {
   step(after, 0.7);
   EXPECT_TRUE(test::same_bits(one.value().detach(), again_one.value().detach()));
   EXPECT_TRUE(test::same_bits(two.value().detach(), again_two.value().detach()));
-  for (const auto& [name, tensor] : before.state()) EXPECT_TRUE(test::same_bits(tensor, after.state().at(name))) << name;
+  for (const auto& [name, tensor] : before.state())
+    EXPECT_TRUE(test::same_bits(tensor, after.state().at(name))) << name;
 }
 
 TEST(AdamW, WrongStateIsRefusedAndNothingChanges) {

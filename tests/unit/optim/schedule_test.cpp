@@ -6,7 +6,8 @@
 namespace trainer::optim {
 namespace {
 
-LrSchedule schedule(const std::string& kind, int64_t warmup = 0, int64_t total = 100, double floor = 0, int64_t cycles = 1) {
+LrSchedule schedule(const std::string& kind, int64_t warmup = 0, int64_t total = 100, double floor = 0,
+                    int64_t cycles = 1) {
   return {kind, 2e-4, warmup, total, floor, cycles};
 }
 
@@ -50,9 +51,7 @@ TEST(Schedule, DegenerateLengths) {
   EXPECT_DOUBLE_EQ(schedule("linear", 0, 1).at(0), 2e-4);
 }
 
-TEST(Schedule, UnknownKindIsAnError) {
-  EXPECT_THROW((void)schedule("polynomial").at(0), Error);
-}
+TEST(Schedule, UnknownKindIsAnError) { EXPECT_THROW((void)schedule("polynomial").at(0), Error); }
 
 }  // namespace
 }  // namespace trainer::optim

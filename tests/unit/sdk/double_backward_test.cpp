@@ -13,8 +13,8 @@ namespace {
 
 /// How the modulation reaches a block.
 enum class Form { shared, tuple, capture, member, cached_every_time, cached_once, kwargs };
-constexpr Form kForms[] = {Form::shared,            Form::tuple,       Form::capture, Form::member,
-                           Form::cached_every_time, Form::cached_once, Form::kwargs};
+constexpr Form kForms[] = {Form::shared,      Form::tuple, Form::capture, Form::member, Form::cached_every_time,
+                           Form::cached_once, Form::kwargs};
 
 struct Case {
   Form form;
@@ -34,8 +34,7 @@ class Hidden {
     toy.share_modulation =
         one.form == Form::shared || one.form == Form::cached_every_time || one.form == Form::cached_once;
     toy.after_prologue = [this, form = one.form](const at::Tensor& mod) { prologue(form, mod); };
-    if (one.form == Form::tuple)
-      toy.read_modulation = [this](const Flow&, int64_t) { return std::get<0>(tuple_); };
+    if (one.form == Form::tuple) toy.read_modulation = [this](const Flow&, int64_t) { return std::get<0>(tuple_); };
     if (one.form == Form::member) toy.read_modulation = [this](const Flow&, int64_t) { return member_; };
     if (one.form == Form::kwargs) toy.read_modulation = [this](const Flow&, int64_t) { return kwargs_.at("mod"); };
     // Only the first block makes it; the others find it.
@@ -129,10 +128,11 @@ TEST(HiddenParameter, IsRefusedByName) {
   VerifiedSites sites;
   sites.name_of = [&](const at::Tensor& tensor) { return tensor.is_same(hidden->value()) ? hidden->name() : ""; };
   const Flow flow{{data(1, {2, 4})}, {}, {}};
-  EXPECT_EQ(error_of([&] { run_chain({&block}, flow, recomputed(&sites)); }),
-            "block \"blocks.1\" reads a differentiable tensor that is neither in its flow nor one of its parameters: it "
-            "leads to \"blocks.1.scale\", a Float tensor [4]. Its gradient would be lost when the block is recomputed. "
-            "Pass the tensor through Flow::shared, or register the parameter with Block::own.");
+  EXPECT_EQ(
+      error_of([&] { run_chain({&block}, flow, recomputed(&sites)); }),
+      "block \"blocks.1\" reads a differentiable tensor that is neither in its flow nor one of its parameters: it "
+      "leads to \"blocks.1.scale\", a Float tensor [4]. Its gradient would be lost when the block is recomputed. "
+      "Pass the tensor through Flow::shared, or register the parameter with Block::own.");
   EXPECT_TRUE(sites.signatures.empty()) << "a refused site is not verified";
   block.add(hidden);
   EXPECT_EQ(error_of([&] { run_chain({&block}, flow, recomputed(&sites)); }), "");
@@ -143,8 +143,7 @@ TEST(HiddenParameter, IsRefusedInABlockWithoutDeclaredGradients) {
   const ParameterPtr hidden = make_trained("scale", {4}, 3);
   LambdaBlock block("b", [&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] * hidden->get()}; });
   VerifiedSites sites;
-  const std::string message =
-      error_of([&] { run_chain({&block}, {{data(1, {2, 4})}, {}, {}}, recomputed(&sites)); });
+  const std::string message = error_of([&] { run_chain({&block}, {{data(1, {2, 4})}, {}, {}}, recomputed(&sites)); });
   EXPECT_NE(message.find("block \"b\" reads a differentiable tensor"), std::string::npos) << message;
   EXPECT_NE(message.find("it leads to a Float tensor [4]"), std::string::npos) << message;
 }
@@ -153,8 +152,8 @@ TEST(HiddenParameter, IsRefusedInABlockWithoutDeclaredGradients) {
 TEST(HiddenParameter, FrozenCaptureIsFine) {
   const at::Tensor frozen = data(3, {4});
   const ParameterPtr owned = make_trained("bias", {4}, 4);
-  LambdaBlock block(
-      "b", [&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] * frozen + owned->get()}; });
+  LambdaBlock block("b",
+                    [&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] * frozen + owned->get()}; });
   block.add(owned);
   VerifiedSites sites;
   EXPECT_EQ(error_of([&] { run_chain({&block}, {{data(1, {2, 4})}, {}, {}}, recomputed(&sites)); }), "");

@@ -109,8 +109,9 @@ TEST(ParameterUsedInAnOut, HookFiresOnce) {
   const ParameterPtr weight = make_trained("weight", {8, 8}, 1);
   chain.leaves = {weight->value()};
   for (int i = 0; i < 3; ++i)
-    chain.add([weight](const Flow& flow) { return std::vector<at::Tensor>{at::mm(flow.carried[0], weight->get()).relu()}; },
-              {weight});
+    chain.add(
+        [weight](const Flow& flow) { return std::vector<at::Tensor>{at::mm(flow.carried[0], weight->get()).relu()}; },
+        {weight});
   chain.prologue = [&] { return Flow{{at::mm(data(2, {5, 8}), weight->value())}, {}, {}}; };
   int fired = 0;
   std::vector<at::Tensor> seen;
@@ -148,7 +149,8 @@ TEST(SharedContext, ReadTwicePerBlockIsBitEqual) {
     const at::Tensor maker = (data(1, {16, 16}) * 0.2).to(dtype).requires_grad_();
     chain.leaves = {maker};
     for (uint64_t i = 0; i < 8; ++i) {
-      const at::Tensor q = data(10 + i, {16, 16}, dtype), k = data(30 + i, {16, 16}, dtype), v = data(60 + i, {16, 16}, dtype);
+      const at::Tensor q = data(10 + i, {16, 16}, dtype), k = data(30 + i, {16, 16}, dtype),
+                       v = data(60 + i, {16, 16}, dtype);
       chain.add([q, k, v](const Flow& flow) {
         const at::Tensor query = at::mm(at::layer_norm(flow.carried[0], {16}), q);
         const at::Tensor scores = at::mm(query, at::mm(flow.shared[0], k).t()) * 0.1;
@@ -172,7 +174,8 @@ TEST(CarriedTensors, PassThroughJoinAndSplit) {
     for (int i = 0; i < 2; ++i)
       chain.add(
           [a](const Flow& flow) {
-            return std::vector<at::Tensor>{flow.carried[0] + at::silu(at::mm(flow.carried[0], a->get())), flow.carried[1]};
+            return std::vector<at::Tensor>{flow.carried[0] + at::silu(at::mm(flow.carried[0], a->get())),
+                                           flow.carried[1]};
           },
           {a});
     chain.add([](const Flow& flow) { return std::vector<at::Tensor>{at::cat({flow.carried[0], flow.carried[1]})}; });
@@ -182,8 +185,11 @@ TEST(CarriedTensors, PassThroughJoinAndSplit) {
       const at::Tensor all = flow.carried[0] * 2;
       return std::vector<at::Tensor>{all.slice(0, 0, 4), all.slice(0, 4, 7)};
     });
-    chain.add([a](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0], at::mm(flow.carried[1], a->get())}; },
-              {a});
+    chain.add(
+        [a](const Flow& flow) {
+          return std::vector<at::Tensor>{flow.carried[0], at::mm(flow.carried[1], a->get())};
+        },
+        {a});
     chain.prologue = [x, y] { return Flow{{x * 1, y * 1}, {}, {}}; };
     chain.expect_equal();
   }
@@ -254,7 +260,9 @@ TEST(CheckpointPartialGrad, FrozenInputsAndBlocksWithoutParameters) {
   Chain chain;
   at::Tensor x = data(1, {4, 6}).requires_grad_();
   chain.leaves = {x};
-  chain.add([](const Flow& flow) { return std::vector<at::Tensor>{at::silu(flow.carried[0]) * flow.carried[1], flow.carried[1]}; });
+  chain.add([](const Flow& flow) {
+    return std::vector<at::Tensor>{at::silu(flow.carried[0]) * flow.carried[1], flow.carried[1]};
+  });
   chain.add([](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0].pow(2), flow.carried[1] + 1}; });
   chain.prologue = [x] { return Flow{{x, data(2, {4, 6})}, {}, {}}; };
   chain.expect_equal();

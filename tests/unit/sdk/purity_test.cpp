@@ -83,13 +83,16 @@ TEST(InPlace, BetweenForwardAndBackwardIsRefused) {
 
 /// test_checkpoint_detects_non_determinism, test_checkpoint_rng_cpu: random numbers must come from outside.
 TEST(DetectsNonDeterminism, RandomNumbers) {
-  One one([](const Flow& f) { return std::vector<at::Tensor>{f.carried[0] * at::rand_like(f.carried[0]) * f.shared[0]}; });
-  expect_starts(one.error(), "block \"single.7\" computed other values for output 0 with gradients on than in forward. ");
+  One one(
+      [](const Flow& f) { return std::vector<at::Tensor>{f.carried[0] * at::rand_like(f.carried[0]) * f.shared[0]}; });
+  expect_starts(one.error(),
+                "block \"single.7\" computed other values for output 0 with gradients on than in forward. ");
 }
 TEST(DetectsNonDeterminism, StateKeptBetweenCalls) {
   int calls = 0;
   One one([&](const Flow& f) { return std::vector<at::Tensor>{f.carried[0] * f.shared[0], f.shared[0] + calls++}; });
-  expect_starts(one.error(), "block \"single.7\" computed other values for output 1 with gradients on than in forward. ");
+  expect_starts(one.error(),
+                "block \"single.7\" computed other values for output 1 with gradients on than in forward. ");
 }
 /// Changes only after the verified runs: found in the recompute of the same step.
 TEST(DetectsNonDeterminism, StateChangedBeforeBackward) {
@@ -111,11 +114,13 @@ TEST(DetectsNonDeterminism, OtherShapeCountOrDtype) {
     if (mode == 4) return std::vector<at::Tensor>{at::Tensor()};
     return std::vector<at::Tensor>{y};
   });
-  const char* const expected[] = {
-      "", "block \"single.7\" returned output 0 as a Float tensor [4, 6] in forward and as a Float tensor [2, 6] in the recompute",
-      "block \"single.7\" returned 1 tensors in forward and 2 in the recompute",
-      "block \"single.7\" returned output 0 as a Float tensor [4, 6] in forward and as a Double tensor [4, 6] in the recompute",
-      "block \"single.7\" returned output 0 only once: it is undefined in the recompute"};
+  const char* const expected[] = {"",
+                                  "block \"single.7\" returned output 0 as a Float tensor [4, 6] in forward and as a "
+                                  "Float tensor [2, 6] in the recompute",
+                                  "block \"single.7\" returned 1 tensors in forward and 2 in the recompute",
+                                  "block \"single.7\" returned output 0 as a Float tensor [4, 6] in forward and as a "
+                                  "Double tensor [4, 6] in the recompute",
+                                  "block \"single.7\" returned output 0 only once: it is undefined in the recompute"};
   for (const bool verified : {true, false}) {
     for (int later = 0; later < 5; ++later) {
       mode = 0;
@@ -129,9 +134,10 @@ TEST(DetectsNonDeterminism, OtherShapeCountOrDtype) {
 TEST(CreateGraph, IsRefusedNamingTheBlock) {
   One one;
   const at::Tensor loss = one.run().sum();
-  EXPECT_EQ(error_of([&] { grad({loss}, {one.x}, {}, true, /*create_graph=*/true); }),
-            "block \"single.7\" is recomputed and has no second derivative (create_graph); exclude it from checkpointing "
-            "to differentiate twice");
+  EXPECT_EQ(
+      error_of([&] { grad({loss}, {one.x}, {}, true, /*create_graph=*/true); }),
+      "block \"single.7\" is recomputed and has no second derivative (create_graph); exclude it from checkpointing "
+      "to differentiate twice");
   // The refused attempt leaves the graph usable.
   EXPECT_TRUE(grad({loss}, {one.x})[0].defined());
 }

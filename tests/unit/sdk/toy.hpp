@@ -95,8 +95,8 @@ class Toy {
   std::function<at::Tensor(const Flow&, int64_t index)> read_modulation;
   /// Called with the modulation that the prologue made.
   std::function<void(const at::Tensor&)> after_prologue;
-  RecomputePolicy* policy = nullptr;  ///< chooses per block
-  bool share_modulation = true;  ///< whether it is in Flow::shared
+  RecomputePolicy* policy = nullptr;   ///< chooses per block
+  bool share_modulation = true;        ///< whether it is in Flow::shared
   std::function<void()> tick = [] {};  ///< called before every operation of a block
 
  private:

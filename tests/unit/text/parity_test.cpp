@@ -73,7 +73,8 @@ TEST(TokenizerParity, DecodingUndoesEncoding) {
   for (const fs::path& folder : parity_folders()) {
     const Tokenizer tokenizer = Tokenizer::load(folder / "model/tokenizer/tokenizer.json");
     const bool normalises = !read_json(folder / "model/tokenizer/tokenizer.json").at("normalizer").is_null();
-    for (const nlohmann::json& entry : read_json(folder / "text.json").at("tokenizer")) {
+    const nlohmann::json recorded = read_json(folder / "text.json");
+    for (const nlohmann::json& entry : recorded.at("tokenizer")) {
       const auto text = entry.at("text").get<std::string>();
       const std::string decoded = tokenizer.decode(tokenizer.encode(text));
       if (!normalises) {

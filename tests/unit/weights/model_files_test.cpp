@@ -155,9 +155,9 @@ TEST(ModelFiles, GivesNamesAndShapesForTheContract) {
   write_safetensors(folder / "f", {{"a", at::ones({2, 3}, at::kBFloat16)}, {"b", at::ones({1})}});
   const auto shapes = named_shapes(*ModelFiles::open(folder / "f"));
   ASSERT_EQ(shapes.size(), 2u);
-  EXPECT_EQ(shapes[0].name + " " + shapes[0].dtype, "a BF16");
+  EXPECT_EQ(shapes[0].name + " " + shapes[0].dtype, "a BFloat16");
   EXPECT_EQ(shapes[0].shape, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(shapes[1].dtype, "F32");
+  EXPECT_EQ(shapes[1].dtype, "Float");
 }
 
 /// Folders written by diffusers and transformers: they open, every tensor reads, and the sharded transformer, which is

@@ -27,12 +27,9 @@ struct ContractOptions {
   std::function<bool(std::string_view)> ignored = {};  ///< found names that may be left over, e.g. of a vision tower
 };
 
-/// Throws Error (bad_input, MODEL_KEYS) that lists, up to 20 each, missing and unexpected names (the first ones with the
-/// nearest name of the other list), wrong shapes and wrong dtypes. `where` is the file or folder.
+/// Throws Error (bad_input, MODEL_KEYS) that lists, up to 20 each, missing and unexpected names (the first ones with
+/// the nearest name of the other list), wrong shapes and wrong dtypes. `where` is the file or folder.
 TRAINER_API void check_key_contract(const std::string& where, std::span<const NamedShape> expected,
                                     std::span<const NamedShape> found, const ContractOptions& options = {});
-
-/// "[2, 3]"
-TRAINER_API std::string shape_text(std::span<const int64_t> shape);
 
 }  // namespace trainer

@@ -45,9 +45,29 @@ class TRAINER_API ActivationStore {
   virtual at::Tensor take(const std::shared_ptr<void>& handle, const Site& site) = 0;
 };
 
-/// How one block is run. More fields come with selective recomputation.
+/// One heavy operation of a block's forward: a matrix product, a convolution, an attention or a frozen linear.
+struct HeavyOp {
+  std::string block_type;  ///< e.g. "single"
+  std::string op;          ///< ATen's name, e.g. "mm", or "frozen_linear"
+  std::string arguments;   ///< shapes, dtypes and numbers, e.g. "(Float[48, 192], Float[192, 192])"
+  int64_t index = 0;       ///< which call of this op within the block's forward, from 0
+  int64_t position = 0;    ///< which heavy call of any op, from 0
+  double flops = 0;
+};
+
+/// Decides which outputs of heavy operations a recomputed block keeps (selective checkpointing). All others are
+/// recomputed. Must answer the same for the same operation.
+class TRAINER_API SavePolicy {
+ public:
+  virtual ~SavePolicy();
+  virtual bool keep(const HeavyOp& op) = 0;
+};
+
+/// How one block is run.
 struct CheckpointOptions {
-  bool recompute = false;  ///< false: autograd keeps what it needs; true: keep the inputs, recompute in backward
+  bool recompute = false;      ///< false: autograd keeps what it needs; true: keep the inputs, recompute in backward
+  SavePolicy* save = nullptr;  ///< with recompute: outputs kept as well; null: none
+  bool elide = false;          ///< with recompute: do not recompute heavy operations whose value nothing reads
 };
 
 /// Chooses for every block how it is run. At most one in a run.
@@ -56,6 +76,8 @@ class TRAINER_API RecomputePolicy {
   virtual ~RecomputePolicy();
   /// Must depend on the site alone, so that every micro-batch of a step is treated alike.
   virtual CheckpointOptions choose(const Site& site) = 0;
+  /// Called after the first step: throws Error (bad_recipe) when a setting had no effect (a name that matched nothing).
+  virtual void after_first_step() {}
 };
 
 /// What a memory strategy plugin makes: each accessor is null or an object owned by the strategy.

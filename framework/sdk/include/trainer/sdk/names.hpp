@@ -1,9 +1,11 @@
-/// @file Names in messages: quoting, and "did you mean" with the nearest valid name. Free of LibTorch.
+/// @file What messages are made of: quoted names, shapes, and "did you mean" with the nearest valid name. Free of
+/// LibTorch.
 #pragma once
 
 #include <trainer/sdk/abi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,11 +24,15 @@ TRAINER_API std::vector<std::string> nearest_names(std::string_view name, std::s
 /// " (did you mean \"a\" or \"b\"?)" or "" when nothing is near. Ready to append to a message.
 TRAINER_API std::string did_you_mean(std::string_view name, std::span<const std::string> valid);
 
-/// The same for names of tensors, with one suggestion at most: compared on the whole, dots and all, because their last
-/// part ("weight") tells nothing.
+/// The same for names of tensors, with one suggestion at most. Compared is what stands between the dotted parts that
+/// both begin and end with ("weight" alone is no likeness, nor is a long path in common); a name with whole parts
+/// before or after the other is near too ("model.img_in.weight").
 TRAINER_API std::string did_you_mean_tensor(std::string_view name, std::span<const std::string> valid);
 
 /// A name from a file made safe for a message: control bytes escaped, cut to 120 bytes, in double quotes.
 TRAINER_API std::string quote_name(std::string_view text);
+
+/// "[2, 3]"
+TRAINER_API std::string shape_text(std::span<const int64_t> shape);
 
 }  // namespace trainer

@@ -11,6 +11,14 @@
 
 namespace trainer {
 
+/// What recomputation does in one block: heavy calls and their floating-point operations. For reports.
+struct RecomputeReport {
+  int64_t forward_calls = 0, recomputed_calls = 0, kept_calls = 0, elided_calls = 0;
+  double forward_flops = 0, recomputed_flops = 0, elided_flops = 0;
+  int64_t kept_bytes = 0;               ///< of kept outputs, besides the block's inputs
+  std::vector<std::string> kept, dead;  ///< "op#index"
+};
+
 /// Sites whose first run was verified; owned by the run. A site is a block with the shapes, dtypes, strides and
 /// requires_grad bits of its inputs and parameters;
 /// every block is verified once for each.
@@ -19,6 +27,15 @@ struct VerifiedSites {
   bool always = false;  ///< verify every run (debug)
   /// Name of a leaf tensor for messages, e.g. a parameter's; may be empty.
   std::function<std::string(const at::Tensor&)> name_of;
+
+  /// Dead heavy calls by elision site, and the sites that are tested again at their next backward.
+  std::map<std::string, std::set<int64_t>> dead;
+  std::set<std::string> stale;
+  /// Has every elision tested again, on the values of that time.
+  void recheck_elision() {
+    for (const auto& [site, calls] : dead) stale.insert(site);
+  }
+  std::map<std::string, RecomputeReport> reports;  ///< by block type, of the last block of it that ran
 };
 
 /// What surrounds one run of a block; null members are not used.

@@ -2,6 +2,7 @@
 /// wrap a source to present another file layout under its own names.
 #pragma once
 
+#include <trainer/sdk/key_contract.hpp>
 #include <trainer/sdk/tensor.hpp>
 
 #include <memory>
@@ -32,5 +33,8 @@ class TRAINER_API WeightSource {
   /// Identity of the content for cache keys (hash of headers, sizes and modification data, or of the bytes).
   [[nodiscard]] virtual std::string identity() const = 0;
 };
+
+/// What a source holds, for check_key_contract; dtypes as LibTorch calls them, e.g. "BFloat16".
+TRAINER_API std::vector<NamedShape> named_shapes(const WeightSource& source);
 
 }  // namespace trainer

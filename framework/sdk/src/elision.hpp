@@ -1,0 +1,32 @@
+/// @file Dead values: heavy operations whose result nothing in the recompute reads (the last frozen linear of a block
+/// whose gate needs no gradient). Found by poisoning, one site at a time. Private to the SDK.
+///
+/// An operation is dead for a site when every gradient stays bit-equal with its value replaced by NaN AND by two finite
+/// poisons of both signs: NaN alone passes through max-like operations and comparisons, finite ones alone through
+/// others. Output gradients and trained parameters are randomised for the test, since zero-initialised adapters would
+/// make live values look dead.
+#pragma once
+
+#include "op_region.hpp"
+
+namespace trainer::recompute {
+
+/// Reruns a block on `leaves` with the region's settings and returns the gradients of the leaves that require one.
+using Trial = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves,
+                                                    const std::vector<at::Tensor>& output_grads)>;
+
+/// Text that is equal exactly for runs with the same dead values: block type, shapes, dtypes, strides, which inputs and
+/// outputs have gradients, and what is kept.
+std::string elision_site(const Block& block, const OpRegion& region, const std::vector<at::Tensor>& leaves,
+                         const std::vector<at::Tensor>& output_grads);
+
+/// Positions of dead calls. `leaves`: the block's inputs, the last `parameters` of them trained parameters.
+std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& leaves, std::size_t parameters,
+                            const std::vector<at::Tensor>& output_grads, const Trial& trial);
+
+/// Throws unless the gradients on real values are bit-equal with and without the elision.
+void require_still_dead(const Block& block, OpRegion& region, const std::set<int64_t>& dead,
+                        const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads,
+                        const Trial& trial);
+
+}  // namespace trainer::recompute

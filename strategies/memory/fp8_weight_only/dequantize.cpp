@@ -1,0 +1,91 @@
+/// @file See dequantize.hpp.
+#include "dequantize.hpp"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e5m2.h>
+
+#include <algorithm>
+#include <array>
+
+namespace trainer::fp8 {
+namespace {
+
+using Numbers = std::array<float, 256>;  ///< of every 8-bit code
+
+template <typename Float8>
+Numbers numbers_of() {
+  Numbers numbers{};
+  for (unsigned code = 0; code < numbers.size(); ++code)
+    numbers.at(code) = Float8(static_cast<uint8_t>(code), Float8::from_bits());
+  return numbers;
+}
+
+const Numbers& numbers_of(at::ScalarType dtype) {
+  static const Numbers e4m3 = numbers_of<c10::Float8_e4m3fn>(), e5m2 = numbers_of<c10::Float8_e5m2>();
+  return dtype == at::kFloat8_e4m3fn ? e4m3 : e5m2;
+}
+
+/// One run of codes that share a scale. A long run is looked up in a table of its 256 products, a short one multiplied.
+template <typename Out>
+void expand(const uint8_t* codes, int64_t count, const Numbers& numbers, float scale, Out* result) {
+  constexpr int64_t kLong = 512;
+  if (count < kLong) {
+    for (int64_t i = 0; i < count; ++i) result[i] = static_cast<Out>(numbers[codes[i]] * scale);
+    return;
+  }
+  std::array<Out, 256> products;
+  for (std::size_t code = 0; code < products.size(); ++code) products[code] = static_cast<Out>(numbers[code] * scale);
+  for (int64_t i = 0; i < count; ++i) result[i] = products[codes[i]];
+}
+
+template <typename Out>
+void expand_rows(const Packed& packed, at::Tensor& dense) {
+  const int64_t out = dense.size(0), in = dense.size(1), columns = packed.scale.size(1);
+  const Numbers& numbers = numbers_of(packed.values.scalar_type());
+  const auto* codes = static_cast<const uint8_t*>(packed.values.const_data_ptr());
+  const auto* scale = packed.scale.const_data_ptr<float>();
+  Out* result = dense.mutable_data_ptr<Out>();
+  const int64_t scale_step = packed.scale.size(0) == 1 ? 0 : columns;
+  constexpr int64_t kElementsAThread = 1 << 16;
+  at::parallel_for(0, out, std::max<int64_t>(1, kElementsAThread / in), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t column = 0, from = 0; from < in; ++column, from += packed.column_block)
+        expand(codes + row * in + from, std::min(packed.column_block, in - from), numbers,
+               scale[row * scale_step + column], result + row * in + from);
+  });
+}
+
+/// `scale` for every element of some rows, or something that broadcasts to it.
+at::Tensor widened(const at::Tensor& scale, int64_t column_block, int64_t in) {
+  return scale.size(1) == 1 ? scale : scale.repeat_interleave(column_block, 1).narrow(1, 0, in);
+}
+
+}  // namespace
+
+at::Tensor dequantize_by_operators(const Packed& packed, at::ScalarType dtype) {
+  const int64_t out = packed.values.size(0), in = packed.values.size(1);
+  at::Tensor dense = at::empty({out, in}, packed.values.options().dtype(dtype));
+  constexpr int64_t kElements = 1 << 24;  // 64 MiB of fp32 at a time
+  const int64_t step = std::max<int64_t>(1, kElements / in);
+  for (int64_t begin = 0; begin < out; begin += step) {
+    const int64_t count = std::min(step, out - begin);
+    const at::Tensor scale = packed.scale.size(0) == 1 ? packed.scale : packed.scale.narrow(0, begin, count);
+    at::Tensor rows = packed.values.narrow(0, begin, count).to(at::kFloat);
+    dense.narrow(0, begin, count).copy_(rows.mul_(widened(scale, packed.column_block, in)));
+  }
+  return dense;
+}
+
+at::Tensor dequantize(const Packed& packed, at::ScalarType dtype) {
+  if (!packed.values.is_cpu()) return dequantize_by_operators(packed, dtype);
+  at::Tensor dense = at::empty(packed.values.sizes(), packed.values.options().dtype(dtype));
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, dtype, "dequantize",
+                                  [&] { expand_rows<scalar_t>(packed, dense); });
+  return dense;
+}
+
+}  // namespace trainer::fp8

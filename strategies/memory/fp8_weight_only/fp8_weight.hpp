@@ -1,0 +1,34 @@
+/// @file A frozen weight that is held in fp8 and expanded for every use.
+#pragma once
+
+#include <trainer/sdk/layers.hpp>
+
+#include "quantize.hpp"
+
+namespace trainer::fp8 {
+
+/// Same numbers as a DenseWeight of `dense(x.dtype)`, bit for bit.
+class Fp8Weight final : public FrozenWeight {
+ public:
+  explicit Fp8Weight(Packed packed) : packed_(std::move(packed)) {}
+  [[nodiscard]] at::Tensor matmul(const at::Tensor& x) const override;
+  [[nodiscard]] at::Tensor grad_input(const at::Tensor& g) const override;
+  [[nodiscard]] at::Tensor dense(at::ScalarType dtype) const override;
+  /// Of values and scales; a kept expansion is not counted.
+  [[nodiscard]] int64_t bytes() const override;
+  void to(at::Device device) override;
+
+  /// From now on the next `matmul` keeps its expanded weight for `grad_input`; `release` ends it and frees the weight.
+  void keep() { keeping_ = true; }
+  void release() noexcept;
+  /// Bytes of a kept expansion.
+  [[nodiscard]] int64_t kept_bytes() const;
+  [[nodiscard]] const Packed& packed() const { return packed_; }
+
+ private:
+  Packed packed_;
+  bool keeping_ = false;
+  mutable at::Tensor kept_;
+};
+
+}  // namespace trainer::fp8

@@ -1,0 +1,92 @@
+/// @file See quantize.hpp. After torchao's Float8WeightOnlyConfig (per row) and the block scales of musubi-tuner.
+#include "quantize.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/where.h>
+#include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
+
+#include <algorithm>
+#include <limits>
+
+namespace trainer::fp8 {
+namespace {
+
+constexpr int64_t kRowsBytes = 1 << 20;  // of fp32 rows at a time: fits a core's cache
+
+/// Calls `use(begin, rows)` with consecutive rows of `matrix` in fp32.
+template <typename Use>
+void for_each_rows(const at::Tensor& matrix, const Use& use) {
+  const int64_t out = matrix.size(0);
+  const int64_t step = std::max<int64_t>(1, kRowsBytes / static_cast<int64_t>(sizeof(float)) / matrix.size(1));
+  for (int64_t begin = 0; begin < out; begin += step)
+    use(begin, matrix.narrow(0, begin, std::min(step, out - begin)).to(at::kFloat));
+}
+
+/// Of what shares a scale, along the last dimension. NaN wins over all numbers.
+at::Tensor largest(const at::Tensor& values, const std::string& name) {
+  at::Tensor amax = at::amax(at::abs(values), {-1}, /*keepdim=*/true);
+  if (!at::isfinite(amax).all().item<bool>())
+    throw Error(ExitCode::bad_input,
+                "tensor " + quote_name(name) +
+                    " holds NaN, infinity or numbers beyond fp32: it cannot be packed into fp8; the file is damaged",
+                "FP8_NOT_FINITE");
+  return amax;
+}
+
+at::Tensor scale_for(const at::Tensor& amax) {
+  // A scale below the normal range would lose digits or become 0.
+  const at::Tensor scale = (amax / kLargest).clamp_min(std::numeric_limits<float>::min());
+  return at::where(amax == 0, at::full({}, 1.0F), scale);
+}
+
+}  // namespace
+
+Granularity granularity_from(const std::string& text) {
+  if (text == "channel") return Granularity::channel;
+  if (text == "tensor") return Granularity::tensor;
+  if (text == "block") return Granularity::block;
+  throw Error(ExitCode::bad_recipe,
+              "memory.fp8_weight_only.granularity: \"" + text + "\" is none of channel, tensor, block");
+}
+
+Packed quantize(const at::Tensor& weight, Granularity granularity, const std::string& name) {
+  const int64_t out = weight.size(0), in = weight.size(1);
+  Packed packed;
+  packed.values = at::empty({out, in}, weight.options().dtype(at::kFloat8_e4m3fn));
+  packed.column_block = granularity == Granularity::block && in % kBlock == 0 ? kBlock : in;
+  const int64_t columns = in / packed.column_block;
+  if (granularity == Granularity::tensor) {
+    at::Tensor amax = at::full({1, 1}, 0.0F);
+    for_each_rows(weight, [&](int64_t, const at::Tensor& rows) {
+      amax = at::maximum(amax, largest(rows.reshape({1, -1}), name));
+    });
+    packed.scale = scale_for(amax);
+  } else {
+    packed.scale = at::empty({out, columns}, weight.options().dtype(at::kFloat));
+  }
+  for_each_rows(weight, [&](int64_t begin, const at::Tensor& rows) {
+    const int64_t count = rows.size(0);
+    const at::Tensor groups = rows.view({count, columns, packed.column_block});
+    at::Tensor scale = packed.scale;
+    if (granularity != Granularity::tensor) {
+      scale = scale_for(largest(groups, name)).squeeze(2);
+      packed.scale.narrow(0, begin, count).copy_(scale);
+    }
+    packed.values.narrow(0, begin, count)
+        .copy_((groups / scale.unsqueeze(2)).clamp_(-kLargest, kLargest).view({count, in}));
+  });
+  return packed;
+}
+
+void require_finite(const at::Tensor& matrix, const std::string& name) {
+  for_each_rows(matrix, [&](int64_t, const at::Tensor& rows) { largest(rows.reshape({1, -1}), name); });
+}
+
+}  // namespace trainer::fp8

@@ -1,0 +1,35 @@
+/// @file Packed weights, and how a weight in any floating dtype becomes one. Used while a model streams from its files.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace trainer::fp8 {
+
+/// A weight [out, in] as 8-bit floats: weight[o][i] = values[o][i] * scale[o][i / column_block].
+struct Packed {
+  at::Tensor values;         ///< [out, in], Float8_e4m3fn (Float8_e5m2 only when a file holds that), contiguous
+  at::Tensor scale;          ///< [1 or out, columns] fp32; one row stands for all
+  int64_t column_block = 0;  ///< inputs that share a column of `scale`; columns * column_block >= in
+};
+
+/// How many weights share a scale: an output channel, all, or kBlock inputs of a channel.
+enum class Granularity { channel, tensor, block };
+inline constexpr int64_t kBlock = 64;
+inline constexpr float kLargest = 448;  ///< of e4m3
+
+/// "channel", "tensor" or "block"; throws Error (bad_recipe) otherwise.
+Granularity granularity_from(const std::string& text);
+
+/// scale = max|w| / 448 over what shares it (1 where all are zero), value = w / scale, clamped to 448 and rounded to
+/// nearest even. The clamp comes before the cast: LibTorch 2.11 turns what is too large into NaN. `block` falls back to
+/// `channel` when `in` is no multiple of kBlock. Works on a few rows at a time: besides the result, about 2 MB.
+/// `weight` is a floating matrix on the CPU; `name` is for messages. Throws Error (bad_input, FP8_NOT_FINITE).
+Packed quantize(const at::Tensor& weight, Granularity granularity, const std::string& name);
+
+/// Throws Error (bad_input, FP8_NOT_FINITE) when a matrix of any floating dtype holds NaN or infinity.
+void require_finite(const at::Tensor& matrix, const std::string& name);
+
+}  // namespace trainer::fp8

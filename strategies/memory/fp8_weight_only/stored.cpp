@@ -1,0 +1,111 @@
+/// @file See stored.hpp. Layouts: ComfyUI's QUANTIZATION.md and its older "scaled_fp8" files; musubi-tuner's
+/// fp8_optimization_utils.py; transformers' fine-grained fp8 integration (weight_block_size = [128, 128]).
+#include "stored.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones.h>
+#include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace trainer::fp8 {
+namespace {
+
+constexpr int64_t kTile = 128;
+constexpr std::array kScaleNames{"weight_scale", "scale_weight", "weight_scale_inv"};
+
+[[noreturn]] void refuse(const WeightSource& source, const std::string& name, const std::string& problem) {
+  throw Error(ExitCode::bad_input, source.describe() + ": tensor " + quote_name(name) + " " + problem, "FP8_SCALE");
+}
+
+/// "<layer>." of "<layer>.weight".
+std::string layer_of(const std::string& name) {
+  constexpr std::string_view kWeight = "weight";
+  return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name + ".";
+}
+
+std::string find_scale(const WeightSource& source, const std::string& layer) {
+  std::string found;
+  for (const char* suffix : kScaleNames) {
+    if (source.find(layer + suffix) == nullptr) continue;
+    if (!found.empty()) refuse(source, layer + suffix, "and " + quote_name(found) + " both scale one weight");
+    found = layer + suffix;
+  }
+  return found;
+}
+
+/// How many of `size` share one of `count` scales; 0 when these do not fit. `tiles`: kTile comes before equal parts.
+int64_t share(int64_t size, int64_t count, bool tiles) {
+  const int64_t equal = count > 0 && size % count == 0 ? size / count : 0;
+  const int64_t tiled = (size + kTile - 1) / kTile == count ? kTile : 0;
+  return tiles ? (tiled != 0 ? tiled : equal) : (equal != 0 ? equal : tiled);
+}
+
+Packed with_scale(const WeightSource& source, at::Tensor values, at::Tensor scale, const std::string& name) {
+  const int64_t out = values.size(0), in = values.size(1);
+  const std::string shape = shape_text(scale.sizes());
+  if (scale.dim() == 3 && scale.size(2) == 1) scale = scale.squeeze(2);
+  if (scale.numel() == 1) scale = scale.reshape({1, 1});
+  if (scale.dim() == 1) scale = scale.unsqueeze(1);
+  const bool tiles = name.ends_with("_inv");
+  const int64_t rows = scale.dim() == 2 ? share(out, scale.size(0), tiles) : 0;
+  const int64_t columns = scale.dim() == 2 ? share(in, scale.size(1), tiles) : 0;
+  if (rows == 0 || columns == 0)
+    refuse(source, name, "of shape " + shape + " scales no weight of shape " + shape_text(values.sizes()) +
+                             " in a layout known here (one, one an output channel, blocks along the input, tiles)");
+  if (rows != 1 && scale.size(0) != 1) scale = scale.repeat_interleave(rows, 0).narrow(0, 0, out);
+  return {std::move(values), scale.contiguous(), columns};
+}
+
+/// Refuses what a "comfy_quant" note says beyond plain scaled fp8 (rotated weights, for example).
+void check_note(WeightSource& source, const std::string& name) {
+  const TensorInfo* info = source.find(name);
+  if (info == nullptr) return;
+  if (info->dtype != at::kByte) refuse(source, name, "should be JSON text in bytes");
+  const at::Tensor bytes = source.read(name).contiguous();
+  const auto* text = bytes.const_data_ptr<uint8_t>();
+  const auto note = nlohmann::json::parse(text, text + bytes.numel(), nullptr, /*allow_exceptions=*/false);
+  if (!note.is_object()) refuse(source, name, "is not JSON");
+  for (const auto& [key, value] : note.items()) {
+    const bool known = key == "full_precision_matrix_mult" ||
+                       (key == "format" && (value == "float8_e4m3fn" || value == "float8_e5m2"));
+    if (!known)
+      refuse(source, name, "describes a packing that is not plain fp8 with a scale: " +
+                               quote_name(key + " = " + value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
+  }
+}
+
+at::Tensor read_scale(WeightSource& source, const std::string& name) {
+  const at::ScalarType dtype = source.find(name)->dtype;
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
+    refuse(source, name, std::string("is ") + c10::toString(dtype) + "; scales are fp32, bf16 or fp16");
+  const at::Tensor stored = source.read(name);
+  // A copy: the stored tensor may be a view of the file.
+  at::Tensor scale = stored.to(stored.options().dtype(at::kFloat), /*non_blocking=*/false, /*copy=*/true);
+  if (!at::isfinite(scale).all().item<bool>() || (scale < 0).any().item<bool>())
+    refuse(source, name, "holds negative numbers, NaN or infinity; scales are positive");
+  return scale;
+}
+
+}  // namespace
+
+std::optional<Packed> stored_fp8(WeightSource& source, const std::string& name) {
+  const std::string layer = layer_of(name), scale_name = find_scale(source, layer);
+  const at::ScalarType dtype = source.find(name)->dtype;
+  if (dtype != at::kFloat8_e4m3fn && dtype != at::kFloat8_e5m2) {
+    if (!scale_name.empty())
+      refuse(source, scale_name, "scales a weight that is " + std::string(c10::toString(dtype)) +
+                                     ", not fp8: this packing is not known here");
+    return std::nullopt;
+  }
+  check_note(source, layer + "comfy_quant");
+  at::Tensor values = source.read(name).clone();
+  require_finite(values, name);
+  if (scale_name.empty()) return Packed{values, at::ones({1, 1}), values.size(1)};
+  return with_scale(source, std::move(values), read_scale(source, scale_name), scale_name);
+}
+
+}  // namespace trainer::fp8

@@ -1,0 +1,55 @@
+#include "block_choice.hpp"
+
+namespace trainer::selective {
+namespace {
+
+/// `*` stands for any text.
+bool glob(std::string_view pattern, std::string_view text) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == text;
+  if (text.substr(0, star) != pattern.substr(0, star)) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (std::size_t begin = star; begin <= text.size(); ++begin)
+    if (glob(rest, text.substr(begin))) return true;
+  return false;
+}
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ExitCode::bad_recipe, "memory.selective_checkpointing.blocks: \"" + text +
+                                        "\" is neither \"all\", nor \"every N\" with N of 2 or more, nor a list of "
+                                        "block names");
+}
+
+}  // namespace
+
+BlockChoice::BlockChoice(const Value& value) {
+  if (const auto* list = value.get_if<Array>()) {
+    for (const Value& item : *list) patterns_.push_back(*item.get_if<std::string>());
+    matched_.assign(patterns_.size(), false);
+    return;
+  }
+  const std::string& text = *value.get_if<std::string>();
+  if (text == "all") return;
+  const std::string number = text.starts_with("every ") ? text.substr(6) : "";
+  if (number.empty() || number.size() > 6 || number.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoll(number) < 2)
+    refuse(text);
+  every_ = std::stoll(number);
+}
+
+bool BlockChoice::recomputed(const Site& site) {
+  if (patterns_.empty()) return every_ == 0 || site.index < site.count - site.count / every_;
+  bool chosen = false;
+  for (std::size_t i = 0; i < patterns_.size(); ++i)
+    if (glob(patterns_[i], site.block->info().name)) chosen = matched_[i] = true;
+  return chosen;
+}
+
+void BlockChoice::require_all_matched() const {
+  for (std::size_t i = 0; i < patterns_.size(); ++i)
+    if (!matched_[i])
+      throw Error(ExitCode::bad_recipe,
+                  "memory.selective_checkpointing.blocks: \"" + patterns_[i] + "\" matches no block of this model");
+}
+
+}  // namespace trainer::selective

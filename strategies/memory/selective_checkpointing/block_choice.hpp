@@ -1,0 +1,28 @@
+/// @file What `blocks` of a recipe means: which blocks are recomputed.
+#pragma once
+
+#include <trainer/sdk/memory.hpp>
+
+#include <string>
+#include <vector>
+
+namespace trainer::selective {
+
+/// "all"; "every N": one block in N is left unchecked, the last ones of the chain, since their backward runs first and
+/// frees their memory before earlier blocks need room to recompute; or patterns of block names ("single.*") that are
+/// recomputed, all others are not.
+class BlockChoice {
+ public:
+  /// Throws Error (bad_recipe) for another form.
+  explicit BlockChoice(const Value& value);
+  bool recomputed(const Site& site);
+  /// Throws Error (bad_recipe) naming patterns that matched no block.
+  void require_all_matched() const;
+
+ private:
+  int64_t every_ = 0;  ///< 0: none is left out
+  std::vector<std::string> patterns_;
+  std::vector<bool> matched_;
+};
+
+}  // namespace trainer::selective

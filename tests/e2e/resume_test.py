@@ -1,0 +1,224 @@
+"""Interrupted runs: signals, kill -9, damage and changes between two starts. The result is that of an undisturbed run,
+byte for byte, or a refusal that says why."""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+import unittest
+
+from program import MODEL, QUICKSTART, RunCase, log_lines, read_header, write_safetensors
+
+BAD_RECIPE, NOT_FOUND, PREEMPTED, LOCKED, INTERRUPTED = 78, 66, 75, 77, 130
+STEPS = 24
+# Every piece of state at once: accumulation, dropped captions, average.
+MIXED = {"train__batch_size": 4, "train__micro_batch_size": 2, "train__caption_dropout": 0.3, "train__ema__decay": 0.9}
+
+
+class Interrupted(RunCase):
+    def full_recipe(self):
+        """The quickstart without [adapter]: all parameters are trained."""
+        text = re.sub(r"\[adapter\]\n(?:[^\[].*\n|\n)*", "", QUICKSTART.read_text())
+        text = text.replace('"quickstart/', f'"{QUICKSTART.parent}/quickstart/')
+        text = re.sub(r"prompts = \[\n(?:  .*\n)*\]", "prompts = []", text)
+        return self.write("full.toml", text)
+
+    def result(self, run):
+        """Bytes of the export and of the last checkpoint, and what was logged."""
+        export = next(run.glob(f"*/*-{STEPS}.safetensors"))
+        state = run / f"ckpt/step-{STEPS:010}/rank-00000.safetensors"
+        return export.read_bytes(), state.read_bytes(), [(line["step"], line["loss"], line["loss_smoothed"]) for line in log_lines(run)]
+
+    def reference(self, **more):
+        self.train(self.folder / "reference", run__steps=STEPS, **more)
+        return self.result(self.folder / "reference")
+
+    def interrupt(self, run, number, at, **more):
+        process = self.start(*self.arguments(run, run__steps=STEPS, **more))
+        self.wait_for_steps(process, run, at)
+        process.send_signal(number)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, PREEMPTED, err)
+        match = re.search(rf"stopped by signal {number} after step (\d+); saved (\S+)", err)
+        self.assertTrue(match, err)
+        self.assertIn("run the same command again to go on from there", err)
+        self.assertEqual(match[2], str(run / f"ckpt/step-{int(match[1]):010}"))
+        self.assertTrue((run / f"ckpt/step-{int(match[1]):010}/MANIFEST.json").exists())
+        return int(match[1])
+
+    def assert_same_after_signals(self, **more):
+        expected = self.reference(**more)
+        run = self.folder / "run"
+        first = self.interrupt(run, signal.SIGINT, 3, **more)
+        second = self.interrupt(run, signal.SIGTERM, first + 3, **more)
+        self.assertGreater(second, first)
+        self.train(run, texts=f"going on after step {second}", run__steps=STEPS, **more)
+        self.assertEqual(self.result(run), expected)
+
+    def assert_same_after_kills(self, kills, **more):
+        expected = self.reference(**more)
+        run, seed = self.folder / "run", random.randrange(1 << 30)
+        print(f"seed {seed}", end=" ", flush=True)
+        chance = random.Random(seed)
+        for _ in range(kills):
+            process = self.start(*self.arguments(run, run__steps=STEPS, checkpoint__every=4, **more))
+            begun = len(log_lines(run)) if (run / "log.jsonl").exists() else 0
+            self.wait_for_steps(process, run, min(begun + 1, STEPS - 4))
+            time.sleep(chance.uniform(0, 0.4))
+            process.kill()
+            process.wait()
+        self.train(run, run__steps=STEPS, checkpoint__every=4, **more)
+        self.assertEqual(self.result(run), expected)
+        self.assertFalse([path for path in run.rglob(".t*") if path.name.startswith((".tmp", ".trash"))])
+
+    def test_signals(self):
+        self.assert_same_after_signals()
+
+    def test_signals_with_everything_on(self):
+        self.assert_same_after_signals(**MIXED)
+
+    def test_signals_while_all_parameters_are_trained(self):
+        self.assert_same_after_signals(recipe=self.full_recipe(), train__batch_size=2, train__micro_batch_size=2)
+        self.assertEqual([path.name for path in (self.folder / "run/model").iterdir()], [f"quickstart-{STEPS}.safetensors"])
+
+    def test_kill(self):
+        self.assert_same_after_kills(3, **MIXED)
+
+    def test_kill_while_all_parameters_are_trained(self):
+        self.assert_same_after_kills(2, recipe=self.full_recipe(), train__batch_size=2, train__micro_batch_size=1)
+
+    def test_signal_while_encoding(self):
+        run = self.folder / "run"
+        process = self.start(*self.arguments(run, cache__folder=self.folder / "cache"))
+        self.assertIn("captions", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, PREEMPTED, err)
+        self.assertIn("run the same command again", err)
+        self.train(run, cache__folder=self.folder / "cache")
+
+    def test_signal_while_drawing(self):
+        run = self.folder / "run"
+        samples = {"sample__prompts": '["a", "b", "c"]', "sample__steps": 30, "run__steps": 3}
+        process = self.start(*self.arguments(run, **samples))
+        while "samples before" not in process.stderr.readline():
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, PREEMPTED, err)
+        self.train(run, **samples)
+        self.assertTrue((run / "samples/small-0.png").exists())
+
+    def test_second_ctrl_c_ends_at_once(self):
+        run = self.folder / "run"
+        process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=64, train__micro_batch_size=64))
+        self.wait_for_steps(process, run, 1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        self.assertIn(process.wait(), (INTERRUPTED, PREEMPTED))
+
+
+class Starting(RunCase):
+    def test_folder_of_a_living_run(self):
+        run = self.folder / "run"
+        process = self.start(*self.arguments(run, run__steps=100000))
+        self.wait_for_steps(process, run, 1)
+        self.train(run, code=LOCKED, texts=[str(run), f"pid {process.pid}", "run.output"])
+        process.kill()
+        process.wait()
+        self.train(run)  # a dead one holds nothing
+
+    def test_required_without_checkpoint(self):
+        self.train(self.folder / "run", code=NOT_FOUND, texts=["--resume required"], options=["--resume", "required"])
+
+    def test_never_in_a_used_folder(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=2, options=["--resume", "never"])
+        log = (run / "log.jsonl").read_bytes()
+        self.train(run, run__steps=4, code=LOCKED, texts=["--resume never", "run.output"], options=["--resume", "never"])
+        self.assertEqual((run / "log.jsonl").read_bytes(), log)
+
+    def test_named_checkpoint(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=4, checkpoint__every=2, checkpoint__keep=0)
+        self.train(self.folder / "other", run__steps=4, options=["--resume", run / "ckpt/step-0000000002"],
+                   texts="going on after step 2")
+        self.assertEqual((run / "lora/small-4.safetensors").read_bytes(),
+                         (self.folder / "other/lora/small-4.safetensors").read_bytes())
+
+    def test_rotation_keeps_the_newest(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=5, checkpoint__every=1, checkpoint__keep=2)
+        self.assertEqual(sorted(path.name for path in (run / "ckpt").iterdir()), ["step-0000000004", "step-0000000005"])
+
+
+class Changed(RunCase):
+    def setUp(self):
+        super().setUp()
+        self.run_folder = self.folder / "run"
+        self.data, self.names = self.pictures("data", 4)
+        self.transformer = self.model("transformer") / "transformer"
+        self.base = {"data": f'[{{folder="{self.data}", resolution=[64, 64]}}]', "run__steps": 2,
+                     "model__path": self.transformer, "cache__folder": self.folder / "cache"}
+        self.train(self.run_folder, **self.base)
+
+    def again(self, code, texts, **more):
+        return self.train(self.run_folder, code=code, texts=texts, **{**self.base, **more})
+
+    def test_recipe(self):
+        result = self.again(BAD_RECIPE, ["optimizer.lr: checkpoint 0.001, recipe 5e-4", "adapter.rank: checkpoint 4, recipe 8",
+                                         "train.batch_size", "run.output"],
+                            optimizer__lr=5e-4, adapter__rank=8, train__batch_size=4, run__steps=4)
+        self.assertNotIn("run.steps", result.err)
+        self.assertNotIn("run.seed", result.err)
+
+    def test_longer_with_a_schedule(self):
+        run = self.folder / "other"
+        self.train(run, **{**self.base, "optimizer__schedule__kind": "cosine"})
+        self.train(run, code=BAD_RECIPE, texts="run.steps: checkpoint 2, recipe 4",
+                   **{**self.base, "optimizer__schedule__kind": "cosine", "run__steps": 4})
+
+    def test_harmless_keys(self):
+        self.again(0, "going on after step 2", run__steps=4, metrics__smoothing=0.5, checkpoint__every=1, run__name="other",
+                   memory__strategies="[]")
+        self.assertEqual(len(log_lines(self.run_folder)), 4)
+        self.assertTrue((self.run_folder / "lora/other-4.safetensors").exists())
+
+    def test_caption(self):
+        (self.data / self.names[0]).with_suffix(".txt").write_text("something else")
+        self.again(BAD_RECIPE, "the pictures or captions are not those", run__steps=4)
+
+    def test_base_weights(self):
+        file = next(self.transformer.glob("*.safetensors"))
+        header, data = read_header(file)
+        write_safetensors(file, header, bytes([data[0] ^ 1]) + data[1:])
+        self.again(BAD_RECIPE, [f"the weights in {self.transformer} are not those"], run__steps=4)
+
+    def test_damaged_newest_checkpoint(self):
+        self.again(0, "", run__steps=4)
+        expected = (self.run_folder / "lora/small-4.safetensors").read_bytes()
+        file = self.run_folder / "ckpt/step-0000000004/rank-00000.safetensors"
+        raw = bytearray(file.read_bytes())
+        raw[-100] ^= 1
+        file.write_bytes(raw)
+        result = self.again(0, ["going on after step 2", "set aside as step-0000000004.bad"], run__steps=4)
+        self.assertEqual((self.run_folder / "lora/small-4.safetensors").read_bytes(), expected)
+        self.assertEqual([line["step"] for line in log_lines(self.run_folder)], [1, 2, 3, 4])
+
+    def test_no_whole_checkpoint(self):
+        (self.run_folder / "ckpt/step-0000000002/MANIFEST.json").write_text("{}")
+        for _ in range(2):  # never a silent restart, the second time neither
+            self.again(NOT_FOUND, ["none is whole"], run__steps=4)
+
+    def test_moved_files(self):
+        shutil.move(self.data, self.folder / "moved")
+        shutil.move(self.transformer, self.folder / "moved-model")
+        self.again(0, "going on after step 2", run__steps=4, data=f'[{{folder="{self.folder / "moved"}", resolution=[64, 64]}}]',
+                   model__path=self.folder / "moved-model")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

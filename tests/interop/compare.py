@@ -1,0 +1,174 @@
+"""Our files in diffusers: they load without a warning or an ignored key, and compute what ours compute.
+
+Runs in the environment of environment.py, on the results that interop_test.py made in TRAINER_INTEROP_WORK.
+"""
+import logging
+import os
+import pathlib
+import subprocess
+import unittest
+import warnings
+
+import numpy
+import torch
+from diffusers import Flux2Pipeline, Flux2Transformer2DModel
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+WORK = pathlib.Path(os.environ["TRAINER_INTEROP_WORK"])
+MODEL = pathlib.Path(os.environ["TRAINER_SOURCE_ROOT"]) / "recipes/quickstart/model"
+PREDICT = os.environ["TRAINER_PREDICT"]
+PREFIX = "transformer."
+PROMPTS, SEEDS = ("a cyanotype of a fox", "a red apple"), (0, 3)
+TOLERANCE = 1e-5  # of the largest value, fp32 against fp32
+
+torch.set_num_threads(1)
+torch.set_grad_enabled(False)
+
+
+class Judge(logging.Handler):
+    """Collects warnings of all libraries, however they are given."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+    def __enter__(self):
+        self.loggers = [logging.getLogger(name) for name in ("", "diffusers", "transformers", "peft", "huggingface_hub")]
+        for logger in self.loggers:
+            logger.addHandler(self)
+        self.catcher = warnings.catch_warnings(record=True)
+        self.caught = self.catcher.__enter__()
+        warnings.simplefilter("always")
+        return self
+
+    def __exit__(self, *error):
+        self.messages += [str(warning.message) for warning in self.caught]
+        self.catcher.__exit__(*error)
+        for logger in self.loggers:
+            logger.removeHandler(self)
+
+
+def pipeline():
+    return Flux2Pipeline.from_pretrained(MODEL, torch_dtype=torch.float32)
+
+
+def with_lora(test, file):
+    """A pipeline with our LoRA; nothing may be ignored or complained about."""
+    pipe = pipeline()
+    with Judge() as judge:
+        pipe.load_lora_weights(file.parent, weight_name=file.name, adapter_name="ours")
+    test.assertEqual(judge.messages, [])
+    return pipe
+
+
+def inputs():
+    """Random inputs of the transformer in our layout, two samples of 4 x 3 latent cells and 32 tokens."""
+    generator = torch.Generator().manual_seed(5)
+    return {"latents": torch.randn(2, 48, 1, 4, 3, generator=generator), "timestep": torch.tensor([0.9, 0.35]),
+            "prompt_embeds": torch.randn(2, 32, 192, generator=generator), "guidance": torch.tensor([1.0, 3.5])}
+
+
+def theirs(transformer, given):
+    """The prediction of diffusers for our inputs, in our layout."""
+    batch, channels, _, height, width = given["latents"].shape
+    ids = torch.cartesian_prod(torch.arange(1), torch.arange(height), torch.arange(width), torch.arange(1))
+    text_ids = torch.cartesian_prod(torch.arange(1), torch.arange(1), torch.arange(1), torch.arange(given["prompt_embeds"].shape[1]))
+    out = transformer(hidden_states=given["latents"].flatten(2).transpose(1, 2), timestep=given["timestep"], guidance=given["guidance"],
+                      encoder_hidden_states=given["prompt_embeds"], img_ids=ids.expand(batch, -1, -1),
+                      txt_ids=text_ids.expand(batch, -1, -1), return_dict=False)[0]
+    return out.transpose(1, 2).reshape(batch, channels, 1, height, width)
+
+
+def ours(model, lora):
+    save_file(inputs(), WORK / "inputs.safetensors")
+    subprocess.run([PREDICT, model, lora, WORK / "inputs.safetensors", WORK / "output.safetensors"], check=True)
+    return load_file(WORK / "output.safetensors")["prediction"]
+
+
+def error(a, reference):
+    return ((a - reference).abs().max() / reference.abs().max()).item()
+
+
+class Lora(unittest.TestCase):
+    def check(self, name, layers):
+        file = WORK / f"{name}/lora/quickstart-20.safetensors"
+        tensors = load_file(file)
+        self.assertEqual(len(tensors), 2 * layers)
+        pipe = with_lora(self, file)
+        loaded = {key.replace(".ours.", "."): value for key, value in pipe.transformer.named_parameters() if ".lora_" in key}
+        self.assertEqual(set(loaded), {key.removeprefix(PREFIX) for key in tensors})
+        for key, value in tensors.items():
+            self.assertTrue(torch.equal(loaded[key.removeprefix(PREFIX)], value), key)
+        reference = theirs(pipe.transformer, inputs())
+        found = error(ours(MODEL / "transformer", file), reference)
+        print(f"{name}: error {found:.2e}", end=" ", flush=True)
+        self.assertLess(found, TOLERANCE)
+        pipe.transformer.disable_adapters()
+        base = theirs(pipe.transformer, inputs())
+        self.assertLess(error(ours(MODEL / "transformer", "none"), base), TOLERANCE)
+        self.assertGreater(error(base, reference), 1e-2, "the LoRA must matter, or equality proves nothing")
+
+    def test_default_layers(self):
+        self.check("lora", 16)
+
+    def test_alpha_that_is_not_the_rank(self):
+        self.check("scaled", 2 * 2)
+
+    def test_theirs_loads_here(self):
+        """A LoRA saved by diffusers, from ours, is read back as the same."""
+        file = WORK / "scaled/lora/quickstart-20.safetensors"
+        pipe = with_lora(self, file)
+        from peft import get_peft_model_state_dict
+        Flux2Pipeline.save_lora_weights(WORK, get_peft_model_state_dict(pipe.transformer, adapter_name="ours"), weight_name="theirs.safetensors")
+        self.assertTrue(torch.equal(ours(MODEL / "transformer", WORK / "theirs.safetensors"), ours(MODEL / "transformer", file)))
+
+
+class FullFineTune(unittest.TestCase):
+    def test_loads_strictly_and_computes_the_same(self):
+        file = WORK / "full/model/quickstart-20.safetensors"
+        tensors = load_file(file)
+        original = load_file(next((MODEL / "transformer").glob("*.safetensors")))
+        self.assertEqual({key: (value.dtype, value.shape) for key, value in tensors.items()},
+                         {key: (value.dtype, value.shape) for key, value in original.items()})
+        transformer = Flux2Transformer2DModel.from_config(Flux2Transformer2DModel.load_config(MODEL / "transformer"))
+        transformer.load_state_dict(tensors, strict=True)
+        reference = theirs(transformer.float().eval(), inputs())
+        found = error(ours(file, "none"), reference)
+        print(f"full: error {found:.2e}", end=" ", flush=True)
+        self.assertLess(found, TOLERANCE)
+        self.assertGreater(error(ours(MODEL / "transformer", "none"), reference), 1e-2, "training must matter")
+
+
+class Pictures(unittest.TestCase):
+    def noise(self, seed, index):
+        subprocess.run([PREDICT, "noise", str(seed), str(index), "48", "4", "4", WORK / "noise.safetensors"], check=True)
+        return load_file(WORK / "noise.safetensors")["noise"]
+
+    def check(self, pipe, step):
+        pipe.set_progress_bar_config(disable=True)
+        worst = 0
+        for index, prompt in enumerate(PROMPTS):
+            for seed in SEEDS:
+                image = pipe(prompt=prompt, latents=self.noise(seed, index), height=64, width=64, num_inference_steps=20, guidance_scale=3.0,
+                             max_sequence_length=32, text_encoder_out_layers=(2, 4, 6)).images[0]
+                file = WORK / f"lora/samples/step-{step:010}/p{index:02}-seed{seed}.png"
+                here = numpy.asarray(Image.open(file).convert("RGB")).astype(int)
+                there = numpy.asarray(image.convert("RGB")).astype(int)
+                self.assertEqual(here.shape, there.shape)
+                worst = max(worst, abs(here - there).max())
+        print(f"step {step}: largest difference {worst} of 255", end=" ", flush=True)
+        self.assertLessEqual(worst, 2)
+
+    def test_before(self):
+        self.check(pipeline(), 0)
+
+    def test_after(self):
+        self.check(with_lora(self, WORK / "lora/lora/quickstart-20.safetensors"), 20)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

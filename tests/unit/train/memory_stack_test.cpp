@@ -1,0 +1,105 @@
+/// @file Memory strategies combined, and combinations that are refused in one sentence.
+#include <gtest/gtest.h>
+
+#include <support/components.hpp>
+#include <train/memory_stack.hpp>
+#include <trainer/sdk/error.hpp>
+
+namespace trainer::train {
+namespace {
+
+/// Fills the places that it is told to.
+class Strategy final : public MemoryStrategy, RecomputePolicy, WeightResidency, ActivationStore, WeightFormat {
+ public:
+  explicit Strategy(std::string places, std::map<std::string, std::string> conflicts = {})
+      : places_(std::move(places)), conflicts_(std::move(conflicts)) {}
+  WeightFormat* weight_format() override { return has('f') ? this : nullptr; }
+  WeightResidency* weight_residency() override { return has('r') ? this : nullptr; }
+  ActivationStore* activation_store() override { return has('s') ? this : nullptr; }
+  RecomputePolicy* recompute_policy() override { return has('p') ? this : nullptr; }
+  [[nodiscard]] std::map<std::string, std::string> conflicts() const override { return conflicts_; }
+  CheckpointOptions choose(const Site& site) override { return {.recompute = site.index % 2 == 1}; }
+  void plan(std::span<Block* const>) override {}
+  void before(const Site&, Pass) override {}
+  void after(const Site&, Pass) noexcept override {}
+  std::shared_ptr<void> put(const at::Tensor&, const Site&) override { return nullptr; }
+  at::Tensor take(const std::shared_ptr<void>&, const Site&) override { return {}; }
+  std::unique_ptr<FrozenWeight> pack(const LinearState&, const std::string&, WeightSource&, at::ScalarType) override {
+    return nullptr;
+  }
+
+ private:
+  [[nodiscard]] bool has(char place) const { return places_.find(place) != std::string::npos; }
+  std::string places_;
+  std::map<std::string, std::string> conflicts_;
+};
+
+MemoryStack stack_of(std::vector<std::pair<std::string, std::string>> strategies) {
+  std::vector<MemoryStack::Named> named;
+  for (auto& [name, places] : strategies) named.push_back({name, std::make_unique<Strategy>(places)});
+  return MemoryStack(std::move(named));
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::bad_recipe);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(MemoryStack, EmptyRunsEveryBlockPlainly) {
+  const MemoryStack stack;
+  VerifiedSites verified;
+  const BlockRun run = stack.run_at({nullptr, 3, 5, 1}, &verified);
+  EXPECT_FALSE(run.options.recompute);
+  EXPECT_EQ(run.store, nullptr);
+  EXPECT_EQ(run.residency, nullptr);
+  EXPECT_EQ(run.verified, &verified);
+  EXPECT_EQ(run.site.index, 3);
+  EXPECT_EQ(run.site.micro_batch, 1);
+  EXPECT_TRUE(stack.formats().empty());
+}
+
+TEST(MemoryStack, PlacesOfSeveralStrategiesCompose) {
+  const MemoryStack stack = stack_of({{"fp8", "f"}, {"nf4", "f"}, {"swap", "r"}, {"disk", "s"}, {"some", "p"}});
+  EXPECT_EQ(stack.formats().size(), 2U);
+  EXPECT_NE(stack.residency(), nullptr);
+  const BlockRun even = stack.run_at({nullptr, 2, 5, 0}, nullptr), odd = stack.run_at({nullptr, 3, 5, 0}, nullptr);
+  EXPECT_FALSE(even.options.recompute);
+  EXPECT_TRUE(odd.options.recompute);
+  EXPECT_EQ(odd.residency, stack.residency());
+  EXPECT_NE(odd.store, nullptr);
+}
+
+TEST(MemoryStack, TwoForOnePlaceAreRefused) {
+  EXPECT_EQ(error_of([] {
+              stack_of({{"one", "p"}, {"two", "fp"}});
+            }),
+            "memory.strategies: \"one\" and \"two\" both choose what is recomputed; keep one of them");
+  EXPECT_EQ(error_of([] {
+              stack_of({{"one", "rp"}, {"two", "s"}, {"three", "r"}});
+            }),
+            "memory.strategies: \"one\" and \"three\" both move weights between memories; keep one of them");
+  EXPECT_EQ(error_of([] {
+              stack_of({{"one", "s"}, {"two", "s"}});
+            }),
+            "memory.strategies: \"one\" and \"two\" both store the inputs of blocks; keep one of them");
+}
+
+TEST(MemoryStack, DeclaredConflictsAreRefusedInAnyOrder) {
+  for (const bool first : {false, true}) {
+    std::vector<MemoryStack::Named> named;
+    named.push_back({"swap", std::make_unique<Strategy>("r")});
+    named.insert(first ? named.begin() : named.end(),
+                 MemoryStack::Named{"nf4", std::make_unique<Strategy>(
+                                               "f", std::map<std::string, std::string>{{"swap", "its bytes move"}})});
+    EXPECT_EQ(error_of([&] { MemoryStack stack(std::move(named)); }),
+              "memory.strategies: \"nf4\" cannot be combined with \"swap\": its bytes move");
+  }
+}
+
+}  // namespace
+}  // namespace trainer::train
