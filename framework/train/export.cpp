@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
+#include <nlohmann/json.hpp>
 #include <train/export.hpp>
 #include <trainer/sdk/names.hpp>
 #include <weights/convert.hpp>
@@ -8,6 +9,7 @@
 #include <weights/write.hpp>
 
 #include <map>
+#include <optional>
 
 namespace trainer::train {
 namespace {
@@ -53,6 +55,24 @@ struct Pair {
   at::Tensor down, up;
 };
 
+/// Alpha as peft's metadata in the file states it (diffusers writes it); ours need none, alpha is in B. Absent: the
+/// rank.
+std::optional<double> stated_alpha(const weights::TensorFile& file, const std::string& prefix) {
+  const auto it = file.metadata().find("lora_adapter_metadata");
+  if (it == file.metadata().end()) return {};
+  const std::string where = file.path().string() + ": ";
+  const auto json = nlohmann::json::parse(it->second, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw Error(ExitCode::bad_input, where + "its lora_adapter_metadata is no JSON object");
+  for (const char* key : {"alpha_pattern", "use_rslora", "use_dora"}) {
+    const auto value = json.find(prefix + key);
+    if (value != json.end() && !value->empty() && *value != false)
+      throw Error(ExitCode::bad_input, where + "it was made with peft's " + key + ", which is not read");
+  }
+  const auto alpha = json.find(prefix + "lora_alpha");
+  if (alpha == json.end() || !alpha->is_number()) return {};
+  return alpha->get<double>();
+}
+
 std::map<std::string, Pair> read_pairs(const weights::TensorFile& file, const std::string& prefix,
                                        std::string& problems) {
   std::map<std::string, Pair> pairs;
@@ -78,7 +98,8 @@ std::filesystem::path export_trained(const LoadedModel& loaded, const std::files
   for (const auto& [name, tensor] : tensors)
     if (!weights::all_finite(tensor))
       throw Error(ExitCode::non_finite, "\"" + name + "\" holds NaN or infinity: nothing is exported");
-  weights::write_safetensors(file, tensors, {{"format", "pt"}, {"software", "trainer"}, {"step", std::to_string(step)}});
+  weights::write_safetensors(file, tensors,
+                             {{"format", "pt"}, {"software", "trainer"}, {"step", std::to_string(step)}});
   return file;
 }
 
@@ -91,6 +112,7 @@ void apply_exported(LoadedModel& loaded, const std::filesystem::path& path, at::
     names.push_back(layer.name());
   }
   std::string problems;
+  const std::optional<double> alpha = stated_alpha(file, loaded.model->export_prefix());
   std::map<std::string, Pair> pairs = read_pairs(file, loaded.model->export_prefix(), problems);
   for (auto& [name, pair] : pairs) {
     const auto it = layers.find(name);
@@ -108,11 +130,13 @@ void apply_exported(LoadedModel& loaded, const std::filesystem::path& path, at::
       problems += "\n  \"" + name + "\": holds NaN or infinity";
       continue;
     }
+    if (alpha) pair.up = pair.up * (*alpha / static_cast<double>(pair.down.size(0)));
     state.adapter = std::make_unique<ExportedLora>(pair.down.to(device), pair.up.to(device));
   }
   if (!problems.empty() || pairs.empty())
     throw Error(ExitCode::bad_input,
-                path.string() + ": not a LoRA for this model:" + (pairs.empty() && problems.empty() ? " it is empty" : problems),
+                path.string() +
+                    ": not a LoRA for this model:" + (pairs.empty() && problems.empty() ? " it is empty" : problems),
                 "MODEL_KEYS");
 }
 

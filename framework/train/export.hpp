@@ -14,7 +14,7 @@ namespace trainer::train {
 /// Writes `file` and returns it. Throws Error: non_finite (nothing is written), io.
 std::filesystem::path export_trained(const LoadedModel& loaded, const std::filesystem::path& file, int64_t step);
 
-/// Puts an exported adapter onto a model loaded for sampling. Throws Error (bad_input) naming every tensor that fits no
+/// Puts an exported adapter onto a model loaded for sampling; also one that diffusers saved, with the alpha it states. Throws Error (bad_input) naming every tensor that fits no
 /// layer, and every layer of which only half is there.
 void apply_exported(LoadedModel& loaded, const std::filesystem::path& file, at::Device device);
 

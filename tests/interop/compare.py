@@ -11,7 +11,10 @@ import warnings
 
 import numpy
 import torch
+import diffusers
+import transformers
 from diffusers import Flux2Pipeline, Flux2Transformer2DModel
+from peft import LoraConfig, get_peft_model_state_dict
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -24,6 +27,8 @@ TOLERANCE = 1e-5  # of the largest value, fp32 against fp32
 
 torch.set_num_threads(1)
 torch.set_grad_enabled(False)
+diffusers.utils.logging.disable_progress_bar()
+transformers.utils.logging.disable_progress_bar()
 
 
 class Judge(logging.Handler):
@@ -53,7 +58,7 @@ class Judge(logging.Handler):
 
 
 def pipeline():
-    return Flux2Pipeline.from_pretrained(MODEL, torch_dtype=torch.float32)
+    return Flux2Pipeline.from_pretrained(MODEL, dtype=torch.float32)
 
 
 def with_lora(test, file):
@@ -118,13 +123,22 @@ class Lora(unittest.TestCase):
     def test_alpha_that_is_not_the_rank(self):
         self.check("scaled", 2 * 2)
 
-    def test_theirs_loads_here(self):
-        """A LoRA saved by diffusers, from ours, is read back as the same."""
-        file = WORK / "scaled/lora/quickstart-20.safetensors"
-        pipe = with_lora(self, file)
-        from peft import get_peft_model_state_dict
-        Flux2Pipeline.save_lora_weights(WORK, get_peft_model_state_dict(pipe.transformer, adapter_name="ours"), weight_name="theirs.safetensors")
-        self.assertTrue(torch.equal(ours(MODEL / "transformer", WORK / "theirs.safetensors"), ours(MODEL / "transformer", file)))
+    def test_theirs_computes_the_same_here(self):
+        """A LoRA made and saved by diffusers, with an alpha that is not its rank."""
+        pipe = pipeline()
+        torch.manual_seed(1)
+        pipe.transformer.add_adapter(LoraConfig(r=4, lora_alpha=10, init_lora_weights=False, target_modules=["to_q", "linear_out"]))
+        Flux2Pipeline.save_lora_weights(WORK, get_peft_model_state_dict(pipe.transformer), weight_name="theirs.safetensors",
+                                        transformer_lora_adapter_metadata=pipe.transformer.peft_config["default"].to_dict())
+        reference = theirs(pipe.transformer, inputs())
+        self.assertLess(error(ours(MODEL / "transformer", WORK / "theirs.safetensors"), reference), TOLERANCE)
+
+    def test_the_judge_notices_an_ignored_key(self):
+        tensors = load_file(WORK / "scaled/lora/quickstart-20.safetensors")
+        tensors = {key.replace("blocks.1.attn.to_q", "blocks.7.attn.to_q"): value for key, value in tensors.items()}
+        save_file(tensors, WORK / "odd.safetensors")
+        with self.assertRaises(AssertionError):
+            with_lora(self, WORK / "odd.safetensors")
 
 
 class FullFineTune(unittest.TestCase):

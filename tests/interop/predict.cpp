@@ -25,7 +25,7 @@ void write_one(const std::string& file, const std::string& name, const at::Tenso
 
 void predict(const std::string& model, const std::string& lora, const std::string& inputs, const std::string& output) {
   train::LoadedModel loaded;
-  const auto files = weights::ModelFiles::open(model);
+  const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(model);
   loaded.source = flux2::map_weights(files);
   train::SourceBuilder builder(*loaded.source, train::BuildOptions{});
   const std::string config = files->config().value_or("");

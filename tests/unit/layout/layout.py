@@ -127,7 +127,7 @@ def library_includes(root):
 
 
 HEAVY = re.compile(r"torch/(torch|all|nn)\.h$|torch/nn/|ATen/ATen\.h$|ATen/Functions\.h$|torch/extension\.h$")
-LIGHT_IN_HEADERS = re.compile(r"ATen/core/Tensor\.h$|torch/version\.h$|c10/core/\w+\.h$")
+LIGHT_IN_HEADERS = re.compile(r"ATen/core/(Tensor|ivalue)\.h$|torch/version\.h$|c10/core/\w+\.h$")
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 
 

@@ -1,0 +1,107 @@
+/// @file The packed weight in a frozen linear: same bits as a dense weight of its numbers, nothing saved but the handle.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sum.h>
+#include <fp8_weight_only/dequantize.hpp>
+#include <fp8_weight_only/fp8_weight.hpp>
+#include <gtest/gtest.h>
+
+#include <support/parity.hpp>
+
+#include "numbers.hpp"
+
+namespace trainer::fp8 {
+namespace {
+
+using testing::CountedBytes;
+using testing::random_matrix;
+
+constexpr int64_t kRows = 48, kIn = 192, kOut = 320;
+
+std::shared_ptr<Fp8Weight> packed_weight(Granularity granularity) {
+  return std::make_shared<Fp8Weight>(quantize(random_matrix(kOut, kIn), granularity, "w"));
+}
+
+/// Output and input gradient of a frozen linear.
+std::pair<at::Tensor, at::Tensor> run(const std::shared_ptr<FrozenWeight>& weight, at::ScalarType dtype) {
+  const at::Tensor x = random_matrix(kRows, kIn, 2).to(dtype).requires_grad_(true);
+  const at::Tensor y = frozen_linear(x, weight);
+  y.backward(random_matrix(kRows, kOut, 3).to(dtype));
+  return {y.detach(), x.grad()};
+}
+
+TEST(Fp8Weight, EqualsADenseWeightBitForBit) {
+  for (const Granularity granularity : {Granularity::channel, Granularity::tensor, Granularity::block})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const auto packed = packed_weight(granularity);
+      const auto dense = std::make_shared<DenseWeight>(packed->dense(dtype));
+      const auto [y, grad] = run(packed, dtype);
+      const auto [dense_y, dense_grad] = run(dense, dtype);
+      EXPECT_EQ(y.scalar_type(), dtype);
+      EXPECT_TRUE(test::same_bits(y, dense_y));
+      EXPECT_TRUE(test::same_bits(grad, dense_grad));
+      const auto [again_y, again_grad] = run(packed_weight(granularity), dtype);
+      EXPECT_TRUE(test::same_bits(y, again_y) && test::same_bits(grad, again_grad)) << "packed anew";
+    }
+}
+
+TEST(Fp8Weight, BytesAreExact) {
+  EXPECT_EQ(packed_weight(Granularity::channel)->bytes(), kOut * kIn + 4 * kOut);
+  EXPECT_EQ(packed_weight(Granularity::tensor)->bytes(), kOut * kIn + 4);
+  EXPECT_EQ(packed_weight(Granularity::block)->bytes(), kOut * kIn + 4 * kOut * (kIn / 64));
+  CountedBytes counted;
+  const auto weight = std::make_shared<Fp8Weight>(quantize(random_matrix(kOut, kIn), Granularity::block, "w"));
+  EXPECT_EQ(counted.live(), weight->bytes());
+}
+
+TEST(Fp8Weight, MovesWithItsScale) {
+  const auto weight = packed_weight(Granularity::channel);
+  weight->to(at::kMeta);
+  EXPECT_TRUE(weight->packed().values.is_meta() && weight->packed().scale.is_meta());
+}
+
+TEST(Fp8Weight, SavesNothingButTheHandle) {
+  const auto weight = packed_weight(Granularity::channel);
+  const at::Tensor leaf = random_matrix(kRows, kIn, 2).requires_grad_(true);
+  CountedBytes bytes;
+  at::Tensor y;
+  {
+    const at::Tensor x = leaf * 2;  // a multiplication by a number saves nothing
+    y = frozen_linear(x, weight);
+  }
+  EXPECT_EQ(bytes.live(), kRows * kOut * 4) << "only y lives: neither x nor the expanded weight";
+  EXPECT_GE(bytes.peak(), kRows * kOut * 4 + kOut * kIn * 4) << "the expanded weight was counted while it lived";
+  y.sum().backward();
+  EXPECT_EQ(bytes.live(), kRows * kOut * 4 + kRows * kIn * 4) << "y and the gradient";
+}
+
+TEST(Fp8Weight, NoHistory) {
+  const at::Tensor x = random_matrix(kRows, kIn, 2);
+  EXPECT_FALSE(frozen_linear(x, packed_weight(Granularity::tensor)).requires_grad());
+  EXPECT_FALSE(packed_weight(Granularity::tensor)->dense(at::kFloat).requires_grad());
+}
+
+/// Kept between a product and its backward: same bits, one expansion instead of two, and released.
+TEST(Fp8Weight, KeepsItsExpansionWhenTold) {
+  const auto weight = packed_weight(Granularity::channel);
+  const auto [y, grad] = run(weight, at::kBFloat16);
+  EXPECT_EQ(weight->kept_bytes(), 0);
+  weight->keep();
+  const auto [kept_y, kept_grad] = run(weight, at::kBFloat16);
+  EXPECT_EQ(weight->kept_bytes(), kOut * kIn * 2);
+  EXPECT_TRUE(test::same_bits(y, kept_y) && test::same_bits(grad, kept_grad));
+  {
+    CountedBytes bytes;
+    const at::Tensor g = weight->grad_input(random_matrix(1, kOut, 3).to(at::kBFloat16));
+    EXPECT_LT(bytes.peak(), kOut * kIn * 2) << "nothing was expanded";
+    // Another dtype than the kept one is expanded anew.
+    EXPECT_EQ(weight->grad_input(random_matrix(1, kOut, 3)).scalar_type(), at::kFloat);
+  }
+  weight->release();
+  EXPECT_EQ(weight->kept_bytes(), 0);
+  run(weight, at::kBFloat16);
+  EXPECT_EQ(weight->kept_bytes(), 0) << "keeping ended with the release";
+}
+
+}  // namespace
+}  // namespace trainer::fp8
