@@ -1,25 +1,28 @@
-/// @file A whole model plugin by a stranger: tokens of the latents through modulated MLP blocks. It knows the SDK only.
+/// @file A whole model plugin by a stranger: tokens of the latents through modulated blocks (attention among
+/// the tokens, MLP). It knows the SDK only.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <trainer/sdk/plugin.hpp>
 
 namespace {
 
-class Mlp final : public trainer::Block {
+class Mixer final : public trainer::Block {
  public:
-  Mlp(trainer::ModelBuilder& build, const std::string& name, int64_t width)
-      : Block(name, "mlp"),
+  Mixer(trainer::ModelBuilder& build, const std::string& name, int64_t width)
+      : Block(name, "mixer"),
         up_(own(build.linear(name + ".up", width, 2 * width))),
         down_(own(build.linear(name + ".down", 2 * width, width))),
         scale_(own(build.parameter(name + ".scale", {width}))) {}
   std::vector<at::Tensor> forward(const trainer::Flow& flow) override {
     const std::vector<at::Tensor> mod = flow.shared[0].unsqueeze(1).chunk(3, -1);
     const at::Tensor& x = flow.carried[0];
-    const at::Tensor h = at::layer_norm(x, {x.size(-1)}) * (1 + mod[0]) + mod[1];
-    return {x + mod[2] * down_(at::silu(up_(h))) * scale_->get(x.scalar_type())};
+    const at::Tensor h = (at::layer_norm(x, {x.size(-1)}) * (1 + mod[0]) + mod[1]).unsqueeze(1);
+    const at::Tensor mixed = at::scaled_dot_product_attention(h, h, h).squeeze(1);
+    return {x + mod[2] * down_(at::silu(up_(mixed))) * scale_->get(x.scalar_type())};
   }
 
  private:
@@ -35,7 +38,7 @@ class Toy final : public trainer::Model {
     time_ = context.build.linear("time_embed", shape[0], shape[0]);
     modulation_ = context.build.linear("modulation", shape[0], 3 * shape[0]);
     for (int i = 0; context.weights.find("blocks." + std::to_string(i) + ".up.weight") != nullptr; ++i) {
-      blocks_.push_back(std::make_unique<Mlp>(context.build, "blocks." + std::to_string(i), shape[0]));
+      blocks_.push_back(std::make_unique<Mixer>(context.build, "blocks." + std::to_string(i), shape[0]));
       borrowed_.push_back(blocks_.back().get());
     }
     out_ = context.build.linear("out", shape[0], shape[1]);
@@ -63,7 +66,7 @@ class Toy final : public trainer::Model {
  private:
   at::ScalarType dtype_;
   trainer::Linear embed_, time_, modulation_, out_;
-  std::vector<std::unique_ptr<Mlp>> blocks_;
+  std::vector<std::unique_ptr<Mixer>> blocks_;
   std::vector<trainer::Block*> borrowed_;
   trainer::DiffusionTraits traits_;
 };

@@ -1,0 +1,110 @@
+/// @file See flux2_model.hpp.
+#include "flux2_model.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include <adapter/inject.hpp>
+#include <cstdlib>
+#include <sstream>
+#include <support/components.hpp>
+#include <train/forward.hpp>
+#include <train/keyed_random.hpp>
+#include <weights/model_files.hpp>
+
+namespace trainer::fp8::testing {
+namespace {
+
+constexpr uint64_t kSeed = 3;
+
+at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
+  return train::keyed_normal(KeyedRng(kSeed, RngStream::noise, 0, key), shape);
+}
+
+Options defaults(const std::string& kind, const std::string& name, const Table& changes = {}) {
+  Table values;
+  for (const plugin::Manifest& manifest : loader().found().manifests)
+    if (manifest.schema.kind == kind && manifest.schema.name == name)
+      for (const recipe::OptionSpec& option : manifest.schema.options) values[option.key] = option.fallback;
+  for (const auto& [key, value] : changes) values.at(key) = value;
+  return {name, std::move(values)};
+}
+
+std::unique_ptr<MemoryStrategy> strategy(const std::string& name, const Table& changes = {}) {
+  loader().require("memory", name);
+  return loader().registry().memory.at(name).create(defaults("memory", name, changes));
+}
+
+void fill_lora(const std::vector<Parameter*>& trained) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < trained.size(); ++i)
+    trained[i]->value().copy_(numbers(100 + i, trained[i]->value().sizes()) * 0.02);
+}
+
+}  // namespace
+
+plugin::Loader& loader() {
+  static plugin::Loader instance = [] {
+    std::vector<plugin::SearchFolder> folders;
+    std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
+    for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
+    return plugin::Loader(std::move(folders));
+  }();
+  return instance;
+}
+
+std::filesystem::path quickstart_transformer() {
+  return std::filesystem::path(std::getenv("TRAINER_SOURCE_ROOT")) / "recipes/quickstart/model/transformer";
+}
+
+Table fp8_options(const Table& changes) { return defaults("memory", "fp8_weight_only", changes).values(); }
+
+train::LoadedModel open_model(const Setting& setting) {
+  train::LoadedModel loaded;
+  std::vector<train::MemoryStack::Named> strategies;
+  if (setting.fp8) strategies.push_back({"fp8_weight_only", strategy("fp8_weight_only", *setting.fp8)});
+  if (setting.recompute) strategies.push_back({"full_checkpointing", strategy("full_checkpointing")});
+  loaded.memory = train::MemoryStack(std::move(strategies));
+  loader().require("model", "flux2");
+  const ModelComponent& component = loader().registry().models.at("flux2");
+  const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(setting.files);
+  loaded.source = component.map_weights(files);
+  train::BuildOptions options;
+  options.dtype = setting.dtype;
+  options.formats = loaded.memory.formats();
+  train::SourceBuilder builder(*loaded.source, options);
+  const std::string config = files->config().value_or("");
+  loaded.model = component.create(ModelContext{defaults("model", "flux2"), *loaded.source, config, builder});
+  loaded.inventory = builder.inventory();
+  loaded.adapter = trainer::testing::lora({{"rank", {int64_t{16}}}, {"alpha", {16.0}}});
+  loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
+  loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, kSeed, at::kCPU);
+  fill_lora(loaded.trained);
+  return loaded;
+}
+
+Result run(train::LoadedModel& loaded) {
+  Batch batch;
+  batch.latents = numbers(1, {4, loaded.model->diffusion()->latent_channels, 1, 8, 8});
+  batch.conditioning["prompt_embeds"] = numbers(2, {4, 16, 192});
+  batch.sample_keys = {0, 1, 2, 3};
+  const auto objective = trainer::testing::flow_matching();
+  const Example example = objective->prepare(batch, *loaded.model, train::KeyedRandom(kSeed));
+  Result result;
+  result.output = train::predict(*loaded.model, example.inputs, loaded.memory);
+  VerifiedSites verified;
+  const at::Tensor loss = train::forward_loss(*loaded.model, *objective, example, loaded.memory, verified, 0);
+  loss.backward();
+  result.loss = loss.item<double>();
+  for (Parameter* parameter : loaded.trained) result.gradients[parameter->name()] = parameter->value().grad();
+  return result;
+}
+
+at::Tensor joined(const std::map<std::string, at::Tensor>& gradients) {
+  std::vector<at::Tensor> flat;
+  for (const auto& [name, gradient] : gradients) flat.push_back(gradient.reshape(-1));
+  return at::cat(flat);
+}
+
+}  // namespace trainer::fp8::testing
