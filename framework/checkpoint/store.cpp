@@ -111,7 +111,8 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
 std::vector<int64_t> Store::steps() const {
   std::vector<int64_t> steps;
   for (const auto& entry : fs::directory_iterator(root_))
-    if (const auto step = step_of(entry.path().filename().string())) steps.push_back(*step);
+    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
+      steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
   return steps;
 }

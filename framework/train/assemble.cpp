@@ -133,6 +133,8 @@ LoadedModel Assembly::load_model(ModelUse use) {
   });
   loaded.inventory = builder.inventory();
   if (use != ModelUse::sample) attach_adapter(loaded, use);
+  if (WeightResidency* residency = loaded.memory.residency(); residency != nullptr && use != ModelUse::inspect)
+    residency->plan(loaded.model->blocks());
   return loaded;
 }
 

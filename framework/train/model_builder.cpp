@@ -2,6 +2,7 @@
 #include <c10/util/accumulate.h>
 #include <train/model_builder.hpp>
 #include <trainer/sdk/names.hpp>
+#include <trainer/sdk/weight_scales.hpp>
 
 #include <sstream>
 
@@ -32,8 +33,20 @@ void SourceBuilder::require_shape(const std::string& name, const std::vector<int
                 "MODEL_KEYS");
 }
 
+void SourceBuilder::refuse_scaled(const std::string& name) const {
+  const std::vector<std::string> scales = scales_of(source_, name);
+  // When only headers are read no format is asked: it may be one that knows the scales.
+  if (scales.empty() || (options_.headers_only && !options_.formats.empty() && !options_.trained)) return;
+  throw Error(ExitCode::bad_input,
+              source_.describe() + ": tensor \"" + name + "\" is packed, with scales in \"" + scales.front() +
+                  "\"; frozen layers can use it with memory.strategies = [\"fp8_weight_only\"]; to train the weight "
+                  "itself, take a file in bf16 or fp32",
+              "MODEL_SCALES");
+}
+
 at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_t>& shape) {
   require_shape(name, shape);
+  refuse_scaled(name);
   inventory_.parameter_count += c10::multiply_integers(shape);
   if (options_.headers_only) return {};
   const at::Tensor stored = source_.read(name);

@@ -39,6 +39,8 @@ class SourceBuilder final : public ModelBuilder {
 
  private:
   void require_shape(const std::string& name, const std::vector<int64_t>& shape) const;
+  /// A packed weight without its scales would be another weight: throws Error (bad_input, MODEL_SCALES).
+  void refuse_scaled(const std::string& name) const;
   at::Tensor load(const std::string& name, const std::vector<int64_t>& shape);
   WeightSource& source_;
   BuildOptions options_;

@@ -3,7 +3,9 @@
 #include "layout.hpp"
 
 #include <ATen/ops/cat.h>
+#include <c10/util/accumulate.h>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/weight_scales.hpp>
 
 #include <algorithm>
 #include <array>
@@ -77,6 +79,43 @@ std::pair<std::string, std::string> split_block(std::string_view name, std::stri
   return {std::string(name.substr(stem.size(), dot + 1 - stem.size())), std::string(name.substr(dot + 1))};
 }
 
+std::string norm_as_weight(const std::string& rest) {
+  constexpr std::string_view kScale = "_norm.scale";
+  return rest.ends_with(kScale) ? rest.substr(0, rest.size() - 5) + "weight" : rest;
+}
+
+/// "<layer>" of "<layer>.weight".
+std::string canonical_layer(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+/// The canonical names that a tensor of the original layout goes to: one, or three by row thirds; none when it is in no
+/// layout. swapped: its halves change places.
+struct Goal {
+  std::vector<std::string> names;
+  bool swapped = false;
+};
+Goal goal_of(const std::string& bare) {
+  if (bare == kFinalModulation) return {{"norm_out.linear.weight"}, true};
+  if (const auto [block, rest] = split_block(bare, "double_blocks."); !block.empty()) {
+    for (const auto& [fused, thirds] : kFused) {
+      if (rest != fused) continue;
+      Goal goal;
+      for (const std::string_view third : thirds) goal.names.push_back("transformer_blocks." + block + std::string(third));
+      return goal;
+    }
+    const std::string_view canonical = look_up(kDouble, norm_as_weight(rest));
+    if (canonical.empty()) return {};
+    return {{"transformer_blocks." + block + std::string(canonical)}};
+  }
+  if (const auto [block, rest] = split_block(bare, "single_blocks."); !block.empty()) {
+    const std::string_view canonical = look_up(kSingle, norm_as_weight(rest));
+    if (canonical.empty()) return {};
+    return {{"single_transformer_blocks." + block + std::string(canonical)}};
+  }
+  const std::string_view canonical = look_up(kGlobal, bare);
+  if (canonical.empty()) return {};
+  return {{std::string(canonical)}};
+}
+
 class MappedWeights final : public WeightSource {
  public:
   MappedWeights(std::shared_ptr<WeightSource> file, std::string_view prefix, bool original)
@@ -130,35 +169,32 @@ class MappedWeights final : public WeightSource {
   }
   void map(const std::string& name, const std::string& bare) {
     const TensorInfo& info = *file_->find(name);
-    if (bare == kFinalModulation && info.shape.size() == 2 && info.shape[0] % 2 == 0)
-      return add("norm_out.linear.weight", {.from = name, .whole = false, .swapped = true, .info = info});
-    if (const auto [block, rest] = split_block(bare, "double_blocks."); !block.empty())
-      return map_block(name, "transformer_blocks." + block, rest, info);
-    if (const auto [block, rest] = split_block(bare, "single_blocks."); !block.empty()) {
-      const std::string_view canonical = look_up(kSingle, norm_as_weight(rest));
-      return add(canonical.empty() ? name : "single_transformer_blocks." + block + std::string(canonical),
-                 {.from = name, .info = info});
-    }
-    const std::string_view canonical = look_up(kGlobal, bare);
-    add(canonical.empty() ? name : std::string(canonical), {.from = name, .info = info});
-  }
-  void map_block(const std::string& name, const std::string& block, const std::string& rest, const TensorInfo& info) {
-    for (const auto& [fused, thirds] : kFused) {
-      if (rest != fused || info.shape.size() != 2 || info.shape[0] % 3 != 0) continue;
-      const int64_t third = info.shape[0] / 3;
-      for (int64_t i = 0; i < 3; ++i) {
-        Part part{.from = name, .begin = i * third, .whole = false, .info = info};
-        part.info.shape[0] = third;
-        add(block + std::string(thirds.at(i)), std::move(part));
+    const std::string layer(companion_layer(bare));
+    const Goal goal = goal_of(layer.empty() ? bare : layer + ".weight");
+    const int64_t parts = goal.swapped ? 2 : static_cast<int64_t>(goal.names.size());
+    const bool cut = parts > 1 && (layer.empty() || goes_by_rows(name, info));
+    if (goal.names.empty() || (cut && !divides(name, info, parts))) return add(name, {.from = name, .info = info});
+    for (std::size_t i = 0; i < goal.names.size(); ++i) {
+      Part part{.from = name, .whole = !cut, .swapped = cut && goal.swapped, .info = info};
+      if (cut && !goal.swapped) {
+        part.info.shape[0] /= parts;
+        part.begin = static_cast<int64_t>(i) * part.info.shape[0];
       }
-      return;
+      add(layer.empty() ? goal.names[i] : canonical_layer(goal.names[i]) + bare.substr(layer.size()), std::move(part));
     }
-    const std::string_view canonical = look_up(kDouble, norm_as_weight(rest));
-    add(canonical.empty() ? name : block + std::string(canonical), {.from = name, .info = info});
   }
-  static std::string norm_as_weight(const std::string& rest) {
-    constexpr std::string_view kScale = "_norm.scale";
-    return rest.ends_with(kScale) ? rest.substr(0, rest.size() - 5) + "weight" : rest;
+  /// Scales of rows are cut as the rows are; one scale of a whole weight, and notes, are repeated.
+  static bool goes_by_rows(std::string_view name, const TensorInfo& info) {
+    return name.find("scale") != std::string_view::npos && c10::multiply_integers(info.shape) > 1;
+  }
+  /// Whether rows can be cut into equal parts: a matrix, or scales one a row or one for 128 rows of a matrix.
+  bool divides(const std::string& name, const TensorInfo& info, int64_t parts) const {
+    if (info.shape.empty() || info.shape[0] % parts != 0) return false;
+    const std::string layer(companion_layer(name));
+    if (layer.empty()) return info.shape.size() == 2;
+    const TensorInfo* weight = file_->find(layer + ".weight");
+    return weight != nullptr && !weight->shape.empty() &&
+           (info.shape[0] == weight->shape[0] || info.shape[0] * 128 == weight->shape[0]);
   }
   const Part& get(std::string_view name) const {
     const auto it = parts_.find(name);

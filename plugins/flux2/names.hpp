@@ -21,6 +21,7 @@ Shapes expected_tensors(const Config& config);
 int64_t parameter_count(const Shapes& shapes);
 
 /// Throws Error (bad_input, MODEL_KEYS) that lists all missing, unexpected and mis-shaped tensors, naming the file.
+/// Scales beside weights in fp8 are accepted.
 void check_tensors(const WeightSource& weights, const Shapes& expected);
 
 }  // namespace trainer::flux2

@@ -1,4 +1,5 @@
 """The cache from outside: what is made, what is found again, and that a changed input is never served from it."""
+
 import json
 import unittest
 
@@ -13,7 +14,11 @@ class Cache(RunCase):
 
     def made(self, *pairs, **more):
         """(latents, texts) that were not in the cache."""
-        chosen = {"data": f'[{{folder="{self.data}", resolution=[64, 64]}}]', "cache__folder": self.folder_of_cache, **more}
+        chosen = {
+            "data": f'[{{folder="{self.data}", resolution=[64, 64]}}]',
+            "cache__folder": self.folder_of_cache,
+            **more,
+        }
         report = json.loads(self.expect(0, [], "--json", "cache", SMALL, *settings(*pairs, **chosen)).out)
         self.assertEqual(report["pictures"], len(self.names))
         return report["latents_made"], report["captions_made"]
@@ -67,23 +72,35 @@ class Cache(RunCase):
             self.assertEqual(self.made(**same), (0, 0), part)
 
     def test_two_runs_share_it(self):
-        data = {"data": f'[{{folder="{self.data}", resolution=[64, 64]}}]', "cache__folder": self.folder_of_cache, "run__steps": 2}
+        data = {
+            "data": f'[{{folder="{self.data}", resolution=[64, 64]}}]',
+            "cache__folder": self.folder_of_cache,
+            "run__steps": 2,
+        }
         first = self.train(self.folder / "first", **data)
         second = self.train(self.folder / "second", **data)
         self.assertIn("latents 4/4", first.err)
         self.assertNotIn("latents", second.err)
-        self.assertEqual((self.folder / "first/lora/small-2.safetensors").read_bytes(),
-                         (self.folder / "second/lora/small-2.safetensors").read_bytes())
+        self.assertEqual(
+            (self.folder / "first/lora/small-2.safetensors").read_bytes(),
+            (self.folder / "second/lora/small-2.safetensors").read_bytes(),
+        )
         self.assertFalse((self.folder / "second/cache").exists())
 
     def test_two_runs_at_once(self):
-        data = {"data": f'[{{folder="{self.data}", resolution=[64, 64]}}]', "cache__folder": self.folder_of_cache, "run__steps": 2}
+        data = {
+            "data": f'[{{folder="{self.data}", resolution=[64, 64]}}]',
+            "cache__folder": self.folder_of_cache,
+            "run__steps": 2,
+        }
         runs = [self.start(*self.arguments(self.folder / name, **data)) for name in ("first", "second")]
         for run in runs:
             _, err = run.communicate()
             self.assertEqual(run.returncode, 0, err)
-        self.assertEqual((self.folder / "first/lora/small-2.safetensors").read_bytes(),
-                         (self.folder / "second/lora/small-2.safetensors").read_bytes())
+        self.assertEqual(
+            (self.folder / "first/lora/small-2.safetensors").read_bytes(),
+            (self.folder / "second/lora/small-2.safetensors").read_bytes(),
+        )
 
     def test_damaged_entry_is_made_again(self):
         self.made()

@@ -2,6 +2,7 @@
 
 TRAINER_BUILD is the build folder.
 """
+
 import json
 import os
 import pathlib
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import unittest
 
-from program import QUICKSTART, ROOT, RunCase, environment, settings
+from program import QUICKSTART, RunCase, environment, settings
 
 BUILD = os.environ["TRAINER_BUILD"]
 
@@ -18,8 +19,12 @@ class Installed(RunCase):
     def install(self):
         """Installs under DESTDIR, moves the result, and returns the program there."""
         destination = self.folder / "destination"
-        done = subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", destination], text=True,
-                              capture_output=True, env=environment())
+        done = subprocess.run(
+            ["meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", destination],
+            text=True,
+            capture_output=True,
+            env=environment(),
+        )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         program = next(path for path in destination.rglob("bin/trainer"))
         moved = self.folder / "moved"
@@ -37,13 +42,22 @@ class Installed(RunCase):
         self.assertFalse((pathlib.Path(program).parent / "trainer.layout.toml").exists())
         env = {"TRAINER_LIBTORCH": str(torch)}
         rows = json.loads(self.expect(0, [], "--json", "plugins", "list", program=program, env=env).out)
-        self.assertEqual({row["name"] for row in rows},
-                         {row["name"] for row in json.loads(self.program("--json", "plugins", "list").out)})
+        self.assertEqual(
+            {row["name"] for row in rows},
+            {row["name"] for row in json.loads(self.program("--json", "plugins", "list").out)},
+        )
         for row in rows:
             self.assertTrue(row["library"].startswith(str(self.folder)), row)
         run = self.folder / "run"
-        self.expect(0, [str(run / "lora/quickstart-2.safetensors")], "run", QUICKSTART,
-                    *settings(run__output=run, run__steps=2, sample__steps=1), program=program, env=env)
+        self.expect(
+            0,
+            [str(run / "lora/quickstart-2.safetensors")],
+            "run",
+            QUICKSTART,
+            *settings(run__output=run, run__steps=2, sample__steps=1),
+            program=program,
+            env=env,
+        )
         report = json.loads(self.expect(0, [], "--json", "doctor", program=program, env=env).out)
         ours = [path for path in report["mapped"] if "trainer" in pathlib.Path(path).name]
         self.assertTrue(ours)
@@ -55,8 +69,15 @@ class Installed(RunCase):
     def opened(self, program, env):
         """What the dynamic linker opened for `plugins check` of an installed plugin."""
         manifest = next(pathlib.Path(program).parent.parent.rglob("flux2.plugin.toml"))
-        self.expect(0, ["model flux2"], "plugins", "check", manifest, program=program,
-                    env={**env, "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(self.folder / "ld")})
+        self.expect(
+            0,
+            ["model flux2"],
+            "plugins",
+            "check",
+            manifest,
+            program=program,
+            env={**env, "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(self.folder / "ld")},
+        )
         return "".join(path.read_text(errors="replace") for path in self.folder.glob("ld.*"))
 
 

@@ -2,6 +2,7 @@
 
 The program is the one that TRAINER_PROGRAM names; the source tree is TRAINER_SOURCE_ROOT. Standard library only.
 """
+
 import json
 import os
 import pathlib
@@ -21,12 +22,22 @@ SMALL = ROOT / "tests" / "e2e" / "small.toml"
 TIMEOUT = 120
 
 # What a user must never see, whatever is wrong.
-TRACES = ("Exception raised from", "terminate called", "frame #", "what():", "Segmentation fault", "core dumped",
-          "basic_string", "vector::", "std::")
+TRACES = (
+    "Exception raised from",
+    "terminate called",
+    "frame #",
+    "what():",
+    "Segmentation fault",
+    "core dumped",
+    "basic_string",
+    "vector::",
+    "std::",
+)
 
 
 def environment(extra=None):
-    changed = {"OMP_NUM_THREADS": "1", "TERM": "dumb", **(extra or {})}
+    # Meson adds the build folders to LD_LIBRARY_PATH; a user has none, and the program must not need it.
+    changed = {"OMP_NUM_THREADS": "1", "TERM": "dumb", "LD_LIBRARY_PATH": None, **(extra or {})}
     return {key: value for key, value in {**os.environ, **changed}.items() if value is not None}
 
 
@@ -38,7 +49,9 @@ class Result:
         self.text = out + err
 
     def __str__(self):
-        return f"trainer {' '.join(self.arguments)}\nexit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+        return (
+            f"trainer {' '.join(self.arguments)}\nexit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+        )
 
 
 class Case(unittest.TestCase):
@@ -52,8 +65,16 @@ class Case(unittest.TestCase):
 
     def start(self, *arguments, env=None, program=PROGRAM, **options):
         """The program as a process that the test talks to; killed at the end if it is still there."""
-        process = subprocess.Popen([program, *map(str, arguments)], env=environment(env), cwd=self.folder, text=True,
-                                   errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        process = subprocess.Popen(
+            [program, *map(str, arguments)],
+            env=environment(env),
+            cwd=self.folder,
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
         self.addCleanup(self.stop, process)
         return process
 
@@ -117,8 +138,12 @@ class RunCase(Case):
         cls.shared = pathlib.Path(tempfile.mkdtemp(prefix="trainer-e2e-"))
         cls.addClassCleanup(shutil.rmtree, cls.shared, ignore_errors=True)
         cls.cache = cls.shared / "cache"
-        subprocess.run([PROGRAM, "cache", SMALL, *settings(cache__folder=cls.cache)], env=environment(), check=True,
-                       capture_output=True)
+        subprocess.run(
+            [PROGRAM, "cache", SMALL, *settings(cache__folder=cls.cache)],
+            env=environment(),
+            check=True,
+            capture_output=True,
+        )
 
     def arguments(self, run, *pairs, recipe=SMALL, **more):
         """Arguments of `trainer run` with the output folder `run`; a list, so that options can be added."""
@@ -150,7 +175,7 @@ def read_header(path):
     """(header, data) of a safetensors file."""
     raw = pathlib.Path(path).read_bytes()
     length = struct.unpack("<Q", raw[:8])[0]
-    return json.loads(raw[8:8 + length]), raw[8 + length:]
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
 
 
 def write_safetensors(path, header, data):

@@ -1,13 +1,24 @@
 """The program itself: help, what it loads, LibTorch and plugins that are no good, and the commands that only look."""
+
 import json
-import os
 import pathlib
 import shutil
 import subprocess
 import time
 import unittest
 
-from program import MODEL, PICTURES, PROGRAM, QUICKSTART, ROOT, SMALL, RunCase, environment, read_header, settings, write_safetensors
+from program import (
+    MODEL,
+    PICTURES,
+    PROGRAM,
+    ROOT,
+    SMALL,
+    RunCase,
+    environment,
+    read_header,
+    settings,
+    write_safetensors,
+)
 
 USAGE, REJECTED, BAD_INPUT, NOT_FOUND, UNAVAILABLE, BAD_RECIPE = 2, 3, 65, 66, 69, 78
 COMMANDS = ("run", "check", "cache", "sample", "inspect", "plugins", "explain", "doctor")
@@ -64,7 +75,9 @@ class LibTorch(RunCase):
     def test_another_version(self):
         self.write("torch/lib/libtorch_cpu.so", "never opened")
         self.write("torch/version.py", "import x\n__version__ = '2.9.1+cpu'\n")
-        self.expect(UNAVAILABLE, ["LibTorch 2.11.0 is needed", "has 2.9.1"], "--libtorch", self.folder / "torch", "doctor")
+        self.expect(
+            UNAVAILABLE, ["LibTorch 2.11.0 is needed", "has 2.9.1"], "--libtorch", self.folder / "torch", "doctor"
+        )
 
     def test_one_copy_of_everything(self):
         report = json.loads(self.expect(0, [], "--json", "doctor").out)
@@ -98,14 +111,29 @@ class Plugins(RunCase):
         return self.write(f"{name}.toml", f'extends = "{SMALL}"\n[model]\nkind = "{name}"\n')
 
     def refused(self, recipe, texts, code=REJECTED):
-        self.expect(code, texts, "run", recipe, *settings(run__output=self.folder / "run"),
-                    env={"TRAINER_PLUGIN_PATH": str(self.folder / "plugins")})
+        self.expect(
+            code,
+            texts,
+            "run",
+            recipe,
+            *settings(run__output=self.folder / "run"),
+            env={"TRAINER_PLUGIN_PATH": str(self.folder / "plugins")},
+        )
 
     def test_list(self):
         rows = json.loads(self.expect(0, [], "--json", "plugins", "list").out)
         found = {(row["kind"], row["name"]) for row in rows}
-        self.assertLessEqual({("model", "flux2"), ("text_encoder", "mistral"), ("text_encoder", "qwen3"), ("autoencoder", "flux2_vae"),
-                              ("memory", "full_checkpointing"), ("placement", "single")}, found)
+        self.assertLessEqual(
+            {
+                ("model", "flux2"),
+                ("text_encoder", "mistral"),
+                ("text_encoder", "qwen3"),
+                ("autoencoder", "flux2_vae"),
+                ("memory", "full_checkpointing"),
+                ("placement", "single"),
+            },
+            found,
+        )
         self.expect(0, ["full_checkpointing", "flux2_vae"], "plugins", "list")
 
     def test_check(self):
@@ -145,7 +173,14 @@ class Plugins(RunCase):
     def test_broken_manifest_does_not_stop_others(self):
         self.write("plugins/broken.plugin.toml", "name = \n")
         env = {"TRAINER_PLUGIN_PATH": str(self.folder / "plugins")}
-        self.expect(0, ["broken.plugin.toml", "ready to run"], "check", SMALL, *settings(run__output=self.folder / "run"), env=env)
+        self.expect(
+            0,
+            ["broken.plugin.toml", "ready to run"],
+            "check",
+            SMALL,
+            *settings(run__output=self.folder / "run"),
+            env=env,
+        )
         self.expect(REJECTED, ["broken.plugin.toml", "flux2_vae"], "plugins", "list", env=env)
 
     def test_never_from_the_current_folder_or_beside_the_recipe(self):
@@ -175,7 +210,9 @@ class Inspect(RunCase):
         run = self.folder / "run"
         self.train(run, run__steps=1)
         header, data = read_header(run / "lora/small-1.safetensors")
-        renamed = {name.replace("lora_A", "lora_down").replace("lora_B", "lora_up"): entry for name, entry in header.items()}
+        renamed = {
+            name.replace("lora_A", "lora_down").replace("lora_B", "lora_up"): entry for name, entry in header.items()
+        }
         write_safetensors(self.folder / "kohya.safetensors", renamed, data)
         self.assertIn("kohya", self.inspect(self.folder / "kohya.safetensors")["format"])
 
@@ -222,8 +259,22 @@ class Sample(RunCase):
         self.train(run, run__steps=3)
         few = settings(cache__folder=self.cache, sample__size="[64, 64]", sample__steps=2, sample__seeds="[1]")
         self.expect(0, str(base), "sample", SMALL, "--prompt", "a fox", "--output", base, *few)
-        report = json.loads(self.expect(0, [], "--json", "sample", SMALL, "--prompt", "a fox", "--output", ours, "--lora",
-                                        run / "lora/small-3.safetensors", *few).out)
+        report = json.loads(
+            self.expect(
+                0,
+                [],
+                "--json",
+                "sample",
+                SMALL,
+                "--prompt",
+                "a fox",
+                "--output",
+                ours,
+                "--lora",
+                run / "lora/small-3.safetensors",
+                *few,
+            ).out
+        )
         self.assertEqual(report, {"samples": str(ours)})
         self.assertNotEqual(base.read_bytes(), ours.read_bytes())
 
@@ -232,18 +283,41 @@ class Sample(RunCase):
 
     def test_no_lora(self):
         few = settings(cache__folder=self.cache, sample__steps=1)
-        self.expect(NOT_FOUND, "nowhere.safetensors", "sample", SMALL, "--prompt", "a", "--lora", "nowhere.safetensors", *few)
-        self.expect(BAD_INPUT, "not a LoRA for this model", "sample", SMALL, "--prompt", "a", "--lora",
-                    next((MODEL / "vae").glob("*.safetensors")), *few)
+        self.expect(
+            NOT_FOUND, "nowhere.safetensors", "sample", SMALL, "--prompt", "a", "--lora", "nowhere.safetensors", *few
+        )
+        self.expect(
+            BAD_INPUT,
+            "not a LoRA for this model",
+            "sample",
+            SMALL,
+            "--prompt",
+            "a",
+            "--lora",
+            next((MODEL / "vae").glob("*.safetensors")),
+            *few,
+        )
 
     def test_lora_of_another_model(self):
         run = self.folder / "run"
         self.train(run, run__steps=1)
         header, data = read_header(run / "lora/small-1.safetensors")
-        renamed = {name.replace("single_transformer_blocks.3", "single_transformer_blocks.4"): entry for name, entry in header.items()}
+        renamed = {
+            name.replace("single_transformer_blocks.3", "single_transformer_blocks.4"): entry
+            for name, entry in header.items()
+        }
         write_safetensors(self.folder / "other.safetensors", renamed, data)
-        self.expect(BAD_INPUT, ['no layer "single_transformer_blocks.4.attn.to_out', "did you mean"], "sample", SMALL, "--prompt", "a",
-                    "--lora", self.folder / "other.safetensors", *settings(cache__folder=self.cache, sample__steps=1))
+        self.expect(
+            BAD_INPUT,
+            ['no layer "single_transformer_blocks.4.attn.to_out', "did you mean"],
+            "sample",
+            SMALL,
+            "--prompt",
+            "a",
+            "--lora",
+            self.folder / "other.safetensors",
+            *settings(cache__folder=self.cache, sample__steps=1),
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Interrupted runs: signals, kill -9, damage and changes between two starts. The result is that of an undisturbed run,
 byte for byte, or a refusal that says why."""
+
 import json
-import os
 import random
 import re
 import shutil
@@ -9,10 +9,10 @@ import signal
 import time
 import unittest
 
-from program import MODEL, QUICKSTART, RunCase, log_lines, read_header, write_safetensors
+from program import QUICKSTART, RunCase, log_lines, read_header, write_safetensors
 
 BAD_RECIPE, NOT_FOUND, PREEMPTED, LOCKED, INTERRUPTED = 78, 66, 75, 77, 130
-STEPS = 24
+STEPS = 16
 # Every piece of state at once: accumulation, dropped captions, average.
 MIXED = {"train__batch_size": 4, "train__micro_batch_size": 2, "train__caption_dropout": 0.3, "train__ema__decay": 0.9}
 
@@ -29,7 +29,11 @@ class Interrupted(RunCase):
         """Bytes of the export and of the last checkpoint, and what was logged."""
         export = next(run.glob(f"*/*-{STEPS}.safetensors"))
         state = run / f"ckpt/step-{STEPS:010}/rank-00000.safetensors"
-        return export.read_bytes(), state.read_bytes(), [(line["step"], line["loss"], line["loss_smoothed"]) for line in log_lines(run)]
+        return (
+            export.read_bytes(),
+            state.read_bytes(),
+            [(line["step"], line["loss"], line["loss_smoothed"]) for line in log_lines(run)],
+        )
 
     def reference(self, **more):
         self.train(self.folder / "reference", run__steps=STEPS, **more)
@@ -51,8 +55,8 @@ class Interrupted(RunCase):
     def assert_same_after_signals(self, **more):
         expected = self.reference(**more)
         run = self.folder / "run"
-        first = self.interrupt(run, signal.SIGINT, 3, **more)
-        second = self.interrupt(run, signal.SIGTERM, first + 3, **more)
+        first = self.interrupt(run, signal.SIGINT, 2, **more)
+        second = self.interrupt(run, signal.SIGTERM, first + 2, **more)
         self.assertGreater(second, first)
         self.train(run, texts=f"going on after step {second}", run__steps=STEPS, **more)
         self.assertEqual(self.result(run), expected)
@@ -81,7 +85,9 @@ class Interrupted(RunCase):
 
     def test_signals_while_all_parameters_are_trained(self):
         self.assert_same_after_signals(recipe=self.full_recipe(), train__batch_size=2, train__micro_batch_size=2)
-        self.assertEqual([path.name for path in (self.folder / "run/model").iterdir()], [f"quickstart-{STEPS}.safetensors"])
+        self.assertEqual(
+            [path.name for path in (self.folder / "run/model").iterdir()], [f"quickstart-{STEPS}.safetensors"]
+        )
 
     def test_kill(self):
         self.assert_same_after_kills(3, **MIXED)
@@ -138,16 +144,24 @@ class Starting(RunCase):
         run = self.folder / "run"
         self.train(run, run__steps=2, options=["--resume", "never"])
         log = (run / "log.jsonl").read_bytes()
-        self.train(run, run__steps=4, code=LOCKED, texts=["--resume never", "run.output"], options=["--resume", "never"])
+        self.train(
+            run, run__steps=4, code=LOCKED, texts=["--resume never", "run.output"], options=["--resume", "never"]
+        )
         self.assertEqual((run / "log.jsonl").read_bytes(), log)
 
     def test_named_checkpoint(self):
         run = self.folder / "run"
         self.train(run, run__steps=4, checkpoint__every=2, checkpoint__keep=0)
-        self.train(self.folder / "other", run__steps=4, options=["--resume", run / "ckpt/step-0000000002"],
-                   texts="going on after step 2")
-        self.assertEqual((run / "lora/small-4.safetensors").read_bytes(),
-                         (self.folder / "other/lora/small-4.safetensors").read_bytes())
+        self.train(
+            self.folder / "other",
+            run__steps=4,
+            options=["--resume", run / "ckpt/step-0000000002"],
+            texts="going on after step 2",
+        )
+        self.assertEqual(
+            (run / "lora/small-4.safetensors").read_bytes(),
+            (self.folder / "other/lora/small-4.safetensors").read_bytes(),
+        )
 
     def test_rotation_keeps_the_newest(self):
         run = self.folder / "run"
@@ -161,29 +175,54 @@ class Changed(RunCase):
         self.run_folder = self.folder / "run"
         self.data, self.names = self.pictures("data", 4)
         self.transformer = self.model("transformer") / "transformer"
-        self.base = {"data": f'[{{folder="{self.data}", resolution=[64, 64]}}]', "run__steps": 2,
-                     "model__path": self.transformer, "cache__folder": self.folder / "cache"}
+        self.base = {
+            "data": f'[{{folder="{self.data}", resolution=[64, 64]}}]',
+            "run__steps": 2,
+            "model__path": self.transformer,
+            "cache__folder": self.folder / "cache",
+        }
         self.train(self.run_folder, **self.base)
 
     def again(self, code, texts, **more):
         return self.train(self.run_folder, code=code, texts=texts, **{**self.base, **more})
 
     def test_recipe(self):
-        result = self.again(BAD_RECIPE, ["optimizer.lr: checkpoint 0.001, recipe 5e-4", "adapter.rank: checkpoint 4, recipe 8",
-                                         "train.batch_size", "run.output"],
-                            optimizer__lr=5e-4, adapter__rank=8, train__batch_size=4, run__steps=4)
+        result = self.again(
+            BAD_RECIPE,
+            [
+                "optimizer.lr: checkpoint 0.001, recipe 5e-4",
+                "adapter.rank: checkpoint 4, recipe 8",
+                "train.batch_size",
+                "run.output",
+            ],
+            optimizer__lr=5e-4,
+            adapter__rank=8,
+            train__batch_size=4,
+            run__steps=4,
+        )
         self.assertNotIn("run.steps", result.err)
         self.assertNotIn("run.seed", result.err)
 
     def test_longer_with_a_schedule(self):
         run = self.folder / "other"
         self.train(run, **{**self.base, "optimizer__schedule__kind": "cosine"})
-        self.train(run, code=BAD_RECIPE, texts="run.steps: checkpoint 2, recipe 4",
-                   **{**self.base, "optimizer__schedule__kind": "cosine", "run__steps": 4})
+        self.train(
+            run,
+            code=BAD_RECIPE,
+            texts="run.steps: checkpoint 2, recipe 4",
+            **{**self.base, "optimizer__schedule__kind": "cosine", "run__steps": 4},
+        )
 
     def test_harmless_keys(self):
-        self.again(0, "going on after step 2", run__steps=4, metrics__smoothing=0.5, checkpoint__every=1, run__name="other",
-                   memory__strategies="[]")
+        self.again(
+            0,
+            "going on after step 2",
+            run__steps=4,
+            metrics__smoothing=0.5,
+            checkpoint__every=1,
+            run__name="other",
+            memory__strategies="[]",
+        )
         self.assertEqual(len(log_lines(self.run_folder)), 4)
         self.assertTrue((self.run_folder / "lora/other-4.safetensors").exists())
 
@@ -216,8 +255,13 @@ class Changed(RunCase):
     def test_moved_files(self):
         shutil.move(self.data, self.folder / "moved")
         shutil.move(self.transformer, self.folder / "moved-model")
-        self.again(0, "going on after step 2", run__steps=4, data=f'[{{folder="{self.folder / "moved"}", resolution=[64, 64]}}]',
-                   model__path=self.folder / "moved-model")
+        self.again(
+            0,
+            "going on after step 2",
+            run__steps=4,
+            data=f'[{{folder="{self.folder / "moved"}", resolution=[64, 64]}}]',
+            model__path=self.folder / "moved-model",
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Training from outside: what a run leaves behind, what it says, and that the options of data and training have effect."""
+
 import array
 import json
 import math
@@ -18,8 +19,18 @@ NON_FINITE = 76
 class Outputs(RunCase):
     def test_quickstart_leaves_what_it_says(self):
         run = self.folder / "run"
-        arguments = ["run", QUICKSTART, *settings('sample.prompts=["a fox", "a rocket"]', run__output=run, run__steps=4,
-                                                  checkpoint__every=2, sample__steps=2, sample__every=3)]
+        arguments = [
+            "run",
+            QUICKSTART,
+            *settings(
+                'sample.prompts=["a fox", "a rocket"]',
+                run__output=run,
+                run__steps=4,
+                checkpoint__every=2,
+                sample__steps=2,
+                sample__every=3,
+            ),
+        ]
         process = self.start(*arguments)
         out, err = process.stdout.read(), process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
@@ -29,12 +40,31 @@ class Outputs(RunCase):
 
         files = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file() and "cache" not in path.parts}
         ours = {name for name in files if not name.startswith("tb/")}
-        steps = {f"samples/step-{step:010}/p{prompt:02}-seed{seed}.png" for step in (0, 3, 4) for prompt in (0, 1) for seed in (0, 1)}
-        self.assertEqual(ours, {
-            ".lock", "run.json", "recipe.toml", "log.jsonl", "lora/quickstart-2.safetensors", "lora/quickstart-4.safetensors",
-            *(f"ckpt/step-{step:010}/{name}" for step in (2, 4) for name in ("MANIFEST.json", "state.json", "rank-00000.safetensors")),
-            *(f"samples/quickstart-{step}.png" for step in (0, 3, 4)), *(f"samples/step-{step:010}/samples.json" for step in (0, 3, 4)),
-            *steps})
+        steps = {
+            f"samples/step-{step:010}/p{prompt:02}-seed{seed}.png"
+            for step in (0, 3, 4)
+            for prompt in (0, 1)
+            for seed in (0, 1)
+        }
+        self.assertEqual(
+            ours,
+            {
+                ".lock",
+                "run.json",
+                "recipe.toml",
+                "log.jsonl",
+                "lora/quickstart-2.safetensors",
+                "lora/quickstart-4.safetensors",
+                *(
+                    f"ckpt/step-{step:010}/{name}"
+                    for step in (2, 4)
+                    for name in ("MANIFEST.json", "state.json", "rank-00000.safetensors")
+                ),
+                *(f"samples/quickstart-{step}.png" for step in (0, 3, 4)),
+                *(f"samples/step-{step:010}/samples.json" for step in (0, 3, 4)),
+                *steps,
+            },
+        )
         self.assertEqual(len(files - ours), 1, "one TensorBoard file")
         for name in ours:
             if name.endswith(".png"):
@@ -67,15 +97,31 @@ class Outputs(RunCase):
 
     def test_written_recipe_is_complete_and_runs_again(self):
         run, again, moved = self.folder / "run", self.folder / "again", self.folder / "moved.toml"
-        self.train(run, "adapter.targets=[\"*.to_q\", \"*.to_k\"]", run__steps=3)
+        self.train(run, 'adapter.targets=["*.to_q", "*.to_k"]', run__steps=3)
         text = (run / "recipe.toml").read_text()
-        for section in ("run", "model", "text_encoder", "autoencoder", "train", "adapter", "objective", "optimizer", "memory",
-                        "placement", "sample", "checkpoint", "cache", "metrics"):
+        for section in (
+            "run",
+            "model",
+            "text_encoder",
+            "autoencoder",
+            "train",
+            "adapter",
+            "objective",
+            "optimizer",
+            "memory",
+            "placement",
+            "sample",
+            "checkpoint",
+            "cache",
+            "metrics",
+        ):
             self.assertIn(f"[{section}]\n", text)
         self.assertNotIn("extends", text)
         moved.write_text(text)
         self.train(again, recipe=moved)
-        self.assertEqual((run / "lora/small-3.safetensors").read_bytes(), (again / "lora/small-3.safetensors").read_bytes())
+        self.assertEqual(
+            (run / "lora/small-3.safetensors").read_bytes(), (again / "lora/small-3.safetensors").read_bytes()
+        )
         written = (again / "recipe.toml").read_text()
         self.assertEqual(written.replace(str(again), str(run)), text)
 
@@ -86,7 +132,9 @@ class Outputs(RunCase):
         files = [path for path in run.rglob("*") if path.is_file() and path.name != ".lock"]
         before = {path: path.read_bytes() for path in files}
         times = {path: path.stat().st_mtime_ns for path in files if path.name not in ("recipe.toml", "log.jsonl")}
-        result = self.train(run, run__steps=3, texts=["nothing to train: step 3 of 3 is done", "raise run.steps"], **samples)
+        result = self.train(
+            run, run__steps=3, texts=["nothing to train: step 3 of 3 is done", "raise run.steps"], **samples
+        )
         self.assertIn(str(run / "samples/small-3.png"), result.out)
         self.assertIn(str(run / "lora/small-3.safetensors"), result.out)
         self.assertNotIn("samples after", result.err)
@@ -128,12 +176,18 @@ class Console(RunCase):
         err = self.train(self.folder / "run", run__steps=3).err
         self.assertNotIn("\r", err)
         self.assertNotIn("\x1b", err)
-        self.assertRegex(err, r"(?m)^step 3/3 100%  loss \d+\.\d{4}  smooth \d+\.\d{4}  lr 1\.00e-03  .* s/step  ETA .*RSS")
+        self.assertRegex(
+            err, r"(?m)^step 3/3 100%  loss \d+\.\d{4}  smooth \d+\.\d{4}  lr 1\.00e-03  .* s/step  ETA .*RSS"
+        )
 
     def test_bar_on_a_terminal(self):
         ours, theirs = pty.openpty()
-        process = subprocess.Popen([PROGRAM, *map(str, self.arguments(self.folder / "run", run__steps=8))], stderr=theirs,
-                                   stdout=subprocess.DEVNULL, env=environment({"TERM": "xterm", "COLUMNS": None}))
+        process = subprocess.Popen(
+            [PROGRAM, *map(str, self.arguments(self.folder / "run", run__steps=8))],
+            stderr=theirs,
+            stdout=subprocess.DEVNULL,
+            env=environment({"TERM": "xterm", "COLUMNS": None}),
+        )
         self.addCleanup(self.stop, process)
         os.close(theirs)
         seen = b""
@@ -194,10 +248,14 @@ class Options(RunCase):
             for name in ("fox.png", "key.png"):
                 (second / name).write_bytes((PICTURES / name).read_bytes())
                 lines.write(json.dumps({"file_name": name, "text": f"a {pathlib.Path(name).stem}"}) + "\n")
-        data = (f'data=[{{folder="{first}", resolution=[64, 64], repeats=3}}, '
-                f'{{folder="{second}", resolution=64, trigger="cyanotype"}}]')
+        data = (
+            f'data=[{{folder="{first}", resolution=[64, 64], repeats=3}}, '
+            f'{{folder="{second}", resolution=64, trigger="cyanotype"}}]'
+        )
         run = self.folder / "run"
-        result = self.train(run, data, cache__folder=self.folder / "cache", train__batch_size=4, train__micro_batch_size=2)
+        result = self.train(
+            run, data, cache__folder=self.folder / "cache", train__batch_size=4, train__micro_batch_size=2
+        )
         self.assertIn("5 pictures, batch 4, 6 steps", result.err)
         self.assertIn("captions 6/6", result.err)  # and the empty one
         self.assertIn("latents 5/5", result.err)
@@ -212,8 +270,15 @@ class Options(RunCase):
 class NonFinite(RunCase):
     def test_stops_and_names_what_it_knows(self):
         run = self.folder / "run"
-        result = self.train(run, code=NON_FINITE, texts=["error: step ", "The weights were not changed by this step"],
-                            optimizer__lr=1000, adapter__alpha=1e38, checkpoint__every=1, train__max_grad_norm=0)
+        result = self.train(
+            run,
+            code=NON_FINITE,
+            texts=["error: step ", "The weights were not changed by this step"],
+            optimizer__lr=1000,
+            adapter__alpha=1e38,
+            checkpoint__every=1,
+            train__max_grad_norm=0,
+        )
         self.assertRegex(result.err, r"step \d+: the (loss|gradient) became")
         self.assertRegex(result.err, r"files: \S+\.(png|jpg)")
         for checkpoint in (run / "ckpt").iterdir():

@@ -2,6 +2,7 @@
 
 Runs in the environment of environment.py, on the results that interop_test.py made in TRAINER_INTEROP_WORK.
 """
+
 import logging
 import os
 import pathlib
@@ -42,7 +43,9 @@ class Judge(logging.Handler):
         self.messages.append(record.getMessage())
 
     def __enter__(self):
-        self.loggers = [logging.getLogger(name) for name in ("", "diffusers", "transformers", "peft", "huggingface_hub")]
+        self.loggers = [
+            logging.getLogger(name) for name in ("", "diffusers", "transformers", "peft", "huggingface_hub")
+        ]
         for logger in self.loggers:
             logger.addHandler(self)
         self.catcher = warnings.catch_warnings(record=True)
@@ -73,18 +76,30 @@ def with_lora(test, file):
 def inputs():
     """Random inputs of the transformer in our layout, two samples of 4 x 3 latent cells and 32 tokens."""
     generator = torch.Generator().manual_seed(5)
-    return {"latents": torch.randn(2, 48, 1, 4, 3, generator=generator), "timestep": torch.tensor([0.9, 0.35]),
-            "prompt_embeds": torch.randn(2, 32, 192, generator=generator), "guidance": torch.tensor([1.0, 3.5])}
+    return {
+        "latents": torch.randn(2, 48, 1, 4, 3, generator=generator),
+        "timestep": torch.tensor([0.9, 0.35]),
+        "prompt_embeds": torch.randn(2, 32, 192, generator=generator),
+        "guidance": torch.tensor([1.0, 3.5]),
+    }
 
 
 def theirs(transformer, given):
     """The prediction of diffusers for our inputs, in our layout."""
     batch, channels, _, height, width = given["latents"].shape
     ids = torch.cartesian_prod(torch.arange(1), torch.arange(height), torch.arange(width), torch.arange(1))
-    text_ids = torch.cartesian_prod(torch.arange(1), torch.arange(1), torch.arange(1), torch.arange(given["prompt_embeds"].shape[1]))
-    out = transformer(hidden_states=given["latents"].flatten(2).transpose(1, 2), timestep=given["timestep"], guidance=given["guidance"],
-                      encoder_hidden_states=given["prompt_embeds"], img_ids=ids.expand(batch, -1, -1),
-                      txt_ids=text_ids.expand(batch, -1, -1), return_dict=False)[0]
+    text_ids = torch.cartesian_prod(
+        torch.arange(1), torch.arange(1), torch.arange(1), torch.arange(given["prompt_embeds"].shape[1])
+    )
+    out = transformer(
+        hidden_states=given["latents"].flatten(2).transpose(1, 2),
+        timestep=given["timestep"],
+        guidance=given["guidance"],
+        encoder_hidden_states=given["prompt_embeds"],
+        img_ids=ids.expand(batch, -1, -1),
+        txt_ids=text_ids.expand(batch, -1, -1),
+        return_dict=False,
+    )[0]
     return out.transpose(1, 2).reshape(batch, channels, 1, height, width)
 
 
@@ -104,7 +119,9 @@ class Lora(unittest.TestCase):
         tensors = load_file(file)
         self.assertEqual(len(tensors), 2 * layers)
         pipe = with_lora(self, file)
-        loaded = {key.replace(".ours.", "."): value for key, value in pipe.transformer.named_parameters() if ".lora_" in key}
+        loaded = {
+            key.replace(".ours.", "."): value for key, value in pipe.transformer.named_parameters() if ".lora_" in key
+        }
         self.assertEqual(set(loaded), {key.removeprefix(PREFIX) for key in tensors})
         for key, value in tensors.items():
             self.assertTrue(torch.equal(loaded[key.removeprefix(PREFIX)], value), key)
@@ -127,9 +144,15 @@ class Lora(unittest.TestCase):
         """A LoRA made and saved by diffusers, with an alpha that is not its rank."""
         pipe = pipeline()
         torch.manual_seed(1)
-        pipe.transformer.add_adapter(LoraConfig(r=4, lora_alpha=10, init_lora_weights=False, target_modules=["to_q", "linear_out"]))
-        Flux2Pipeline.save_lora_weights(WORK, get_peft_model_state_dict(pipe.transformer), weight_name="theirs.safetensors",
-                                        transformer_lora_adapter_metadata=pipe.transformer.peft_config["default"].to_dict())
+        pipe.transformer.add_adapter(
+            LoraConfig(r=4, lora_alpha=10, init_lora_weights=False, target_modules=["to_q", "linear_out"])
+        )
+        Flux2Pipeline.save_lora_weights(
+            WORK,
+            get_peft_model_state_dict(pipe.transformer),
+            weight_name="theirs.safetensors",
+            transformer_lora_adapter_metadata=pipe.transformer.peft_config["default"].to_dict(),
+        )
         reference = theirs(pipe.transformer, inputs())
         self.assertLess(error(ours(MODEL / "transformer", WORK / "theirs.safetensors"), reference), TOLERANCE)
 
@@ -146,8 +169,10 @@ class FullFineTune(unittest.TestCase):
         file = WORK / "full/model/quickstart-20.safetensors"
         tensors = load_file(file)
         original = load_file(next((MODEL / "transformer").glob("*.safetensors")))
-        self.assertEqual({key: (value.dtype, value.shape) for key, value in tensors.items()},
-                         {key: (value.dtype, value.shape) for key, value in original.items()})
+        self.assertEqual(
+            {key: (value.dtype, value.shape) for key, value in tensors.items()},
+            {key: (value.dtype, value.shape) for key, value in original.items()},
+        )
         transformer = Flux2Transformer2DModel.from_config(Flux2Transformer2DModel.load_config(MODEL / "transformer"))
         transformer.load_state_dict(tensors, strict=True)
         reference = theirs(transformer.float().eval(), inputs())
@@ -159,7 +184,9 @@ class FullFineTune(unittest.TestCase):
 
 class Pictures(unittest.TestCase):
     def noise(self, seed, index):
-        subprocess.run([PREDICT, "noise", str(seed), str(index), "48", "4", "4", WORK / "noise.safetensors"], check=True)
+        subprocess.run(
+            [PREDICT, "noise", str(seed), str(index), "48", "4", "4", WORK / "noise.safetensors"], check=True
+        )
         return load_file(WORK / "noise.safetensors")["noise"]
 
     def check(self, pipe, step):
@@ -167,8 +194,16 @@ class Pictures(unittest.TestCase):
         worst = 0
         for index, prompt in enumerate(PROMPTS):
             for seed in SEEDS:
-                image = pipe(prompt=prompt, latents=self.noise(seed, index), height=64, width=64, num_inference_steps=20, guidance_scale=3.0,
-                             max_sequence_length=32, text_encoder_out_layers=(2, 4, 6)).images[0]
+                image = pipe(
+                    prompt=prompt,
+                    latents=self.noise(seed, index),
+                    height=64,
+                    width=64,
+                    num_inference_steps=20,
+                    guidance_scale=3.0,
+                    max_sequence_length=32,
+                    text_encoder_out_layers=(2, 4, 6),
+                ).images[0]
                 file = WORK / f"lora/samples/step-{step:010}/p{index:02}-seed{seed}.png"
                 here = numpy.asarray(Image.open(file).convert("RGB")).astype(int)
                 there = numpy.asarray(image.convert("RGB")).astype(int)

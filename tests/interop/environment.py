@@ -4,6 +4,7 @@ TRAINER_INTEROP_PYTHON names an existing one. Otherwise a virtual environment is
 after requirements.txt; torch comes from PyTorch's index for the CPU (0.2 GB), or from the package index with its CUDA
 libraries (3 GB) where that index cannot be reached.
 """
+
 import fcntl
 import hashlib
 import os

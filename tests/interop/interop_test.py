@@ -2,6 +2,7 @@
 
 TRAINER_PROGRAM is the program, TRAINER_PREDICT our side of the comparison, TRAINER_SOURCE_ROOT the source tree.
 """
+
 import os
 import pathlib
 import re
@@ -17,11 +18,19 @@ STEPS = 20
 
 
 def train(recipe, folder, **more):
-    settings = {"run.output": folder, "run.steps": STEPS, "checkpoint.every": 0, "metrics.tensorboard": "false",
-                "cache.folder": folder.parent / "cache", **more}
+    settings = {
+        "run.output": folder,
+        "run.steps": STEPS,
+        "checkpoint.every": 0,
+        "metrics.tensorboard": "false",
+        "cache.folder": folder.parent / "cache",
+        **more,
+    }
     arguments = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     print(f"training {folder.name}", flush=True)
-    subprocess.run([os.environ["TRAINER_PROGRAM"], "run", "--quiet", recipe, *arguments], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [os.environ["TRAINER_PROGRAM"], "run", "--quiet", recipe, *arguments], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def without_adapter(folder):
@@ -36,12 +45,28 @@ def main():
     python = interop_python()
     with tempfile.TemporaryDirectory(prefix="trainer-interop-") as name:
         work = pathlib.Path(name)
-        train(QUICKSTART, work / "lora", **{"sample.prompts": '["a cyanotype of a fox", "a red apple"]', "sample.seeds": "[0, 3]"})
+        train(
+            QUICKSTART,
+            work / "lora",
+            **{"sample.prompts": '["a cyanotype of a fox", "a red apple"]', "sample.seeds": "[0, 3]"},
+        )
         # alpha is not the rank, B starts at zero, few layers: what the file must carry by itself
-        train(QUICKSTART, work / "scaled", **{"sample.prompts": "[]", "adapter.rank": 4, "adapter.alpha": 10, "adapter.init": "kaiming",
-                                              "adapter.targets": '["transformer_blocks.*.attn.to_q", "transformer_blocks.*.ff.linear_out"]'})
-        train(without_adapter(work), work / "full", **{"sample.prompts": "[]", "train.batch_size": 2, "train.micro_batch_size": 2,
-                                                      "optimizer.lr": 1e-4})
+        train(
+            QUICKSTART,
+            work / "scaled",
+            **{
+                "sample.prompts": "[]",
+                "adapter.rank": 4,
+                "adapter.alpha": 10,
+                "adapter.init": "kaiming",
+                "adapter.targets": '["transformer_blocks.*.attn.to_q", "transformer_blocks.*.ff.linear_out"]',
+            },
+        )
+        train(
+            without_adapter(work),
+            work / "full",
+            **{"sample.prompts": "[]", "train.batch_size": 2, "train.micro_batch_size": 2, "optimizer.lr": 1e-4},
+        )
         environment = {**os.environ, "TRAINER_INTEROP_WORK": name, "HF_HUB_OFFLINE": "1"}
         compare = pathlib.Path(__file__).with_name("compare.py")
         return subprocess.run([python, compare], env=environment).returncode

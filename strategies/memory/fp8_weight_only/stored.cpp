@@ -7,34 +7,23 @@
 #include <ATen/ops/ones.h>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
+#include <trainer/sdk/weight_scales.hpp>
 
-#include <array>
 #include <nlohmann/json.hpp>
 
 namespace trainer::fp8 {
 namespace {
 
 constexpr int64_t kTile = 128;
-constexpr std::array kScaleNames{"weight_scale", "scale_weight", "weight_scale_inv"};
 
 [[noreturn]] void refuse(const WeightSource& source, const std::string& name, const std::string& problem) {
   throw Error(ExitCode::bad_input, source.describe() + ": tensor " + quote_name(name) + " " + problem, "FP8_SCALE");
 }
 
-/// "<layer>." of "<layer>.weight".
-std::string layer_of(const std::string& name) {
-  constexpr std::string_view kWeight = "weight";
-  return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name + ".";
-}
-
-std::string find_scale(const WeightSource& source, const std::string& layer) {
-  std::string found;
-  for (const char* suffix : kScaleNames) {
-    if (source.find(layer + suffix) == nullptr) continue;
-    if (!found.empty()) refuse(source, layer + suffix, "and " + quote_name(found) + " both scale one weight");
-    found = layer + suffix;
-  }
-  return found;
+std::string find_scale(const WeightSource& source, const std::string& name) {
+  const std::vector<std::string> scales = scales_of(source, name);
+  if (scales.size() > 1) refuse(source, scales[1], "and " + quote_name(scales[0]) + " both scale one weight");
+  return scales.empty() ? "" : scales[0];
 }
 
 /// How many of `size` share one of `count` scales; 0 when these do not fit. `tiles`: kTile comes before equal parts.
@@ -93,7 +82,7 @@ at::Tensor read_scale(WeightSource& source, const std::string& name) {
 }  // namespace
 
 std::optional<Packed> stored_fp8(WeightSource& source, const std::string& name) {
-  const std::string layer = layer_of(name), scale_name = find_scale(source, layer);
+  const std::string scale_name = find_scale(source, name);
   const at::ScalarType dtype = source.find(name)->dtype;
   if (dtype != at::kFloat8_e4m3fn && dtype != at::kFloat8_e5m2) {
     if (!scale_name.empty())
@@ -101,7 +90,7 @@ std::optional<Packed> stored_fp8(WeightSource& source, const std::string& name) 
                                      ", not fp8: this packing is not known here");
     return std::nullopt;
   }
-  check_note(source, layer + "comfy_quant");
+  check_note(source, name.substr(0, name.rfind('.') + 1) + "comfy_quant");
   at::Tensor values = source.read(name).clone();
   require_finite(values, name);
   if (scale_name.empty()) return Packed{values, at::ones({1, 1}), values.size(1)};

@@ -1,5 +1,6 @@
 /// @file What packing costs in quality: errors of the DiT's output and of LoRA's gradients on the quickstart's model
 /// against dense bf16 and fp32. Prints the table of docs/memory-strategies.md.
+#include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,43 +15,55 @@ namespace {
 using testing::Result;
 
 struct Row {
-  const char* weights;
+  std::string weights;
   at::ScalarType compute;
-  /// Relative l2 errors: output against fp32 and bf16, LoRA gradients against fp32 and bf16.
-  std::array<double, 4> measured;
+  /// Relative l2 errors: packed weights, output against fp32 and bf16, LoRA gradients against fp32 and bf16.
+  std::array<double, 5> measured;
 };
 
-Result result_of(const Row& row, int64_t& bytes) {
+train::LoadedModel model_of(const Row& row) {
   testing::Setting setting{.dtype = row.compute};
-  if (std::string(row.weights) != "dense") setting.fp8 = testing::fp8_options({{"granularity", {std::string(row.weights)}}});
-  train::LoadedModel loaded = testing::open_model(setting);
-  bytes = loaded.inventory.weight_bytes;
-  return testing::run(loaded);
+  if (row.weights != "dense") setting.fp8 = testing::fp8_options({{"granularity", {row.weights}}});
+  return testing::open_model(setting);
+}
+
+/// Of all layers of the blocks together.
+double weight_error(const train::LoadedModel& loaded) {
+  std::vector<at::Tensor> held, stored;
+  for (Block* block : loaded.model->blocks())
+    for (const Linear& linear : block->info().linears) {
+      held.push_back(linear.state().frozen->dense(at::kFloat).reshape(-1));
+      stored.push_back(loaded.source->read(linear.name() + ".weight").to(at::kFloat).reshape(-1));
+    }
+  return test::l2_error(at::cat(held), at::cat(stored));
 }
 
 TEST(Quality, OfOutputAndLoraGradients) {
-  const std::array rows{Row{"dense", at::kFloat, {0, 0, 0, 0}},
-                        Row{"dense", at::kBFloat16, {0, 0, 0, 0}},
-                        Row{"tensor", at::kFloat, {0, 0, 0, 0}},
-                        Row{"channel", at::kFloat, {0, 0, 0, 0}},
-                        Row{"block", at::kFloat, {0, 0, 0, 0}},
-                        Row{"tensor", at::kBFloat16, {0, 0, 0, 0}},
-                        Row{"channel", at::kBFloat16, {0, 0, 0, 0}},
-                        Row{"block", at::kBFloat16, {0, 0, 0, 0}}};
-  int64_t bytes = 0;
-  const Result fp32 = result_of(rows[0], bytes), bf16 = result_of(rows[1], bytes);
+  const std::array rows{Row{"dense", at::kFloat, {0, 0, 0, 0, 0}},
+                        Row{"dense", at::kBFloat16, {0, 0, 0, 0, 0}},
+                        Row{"tensor", at::kFloat, {0, 0, 0, 0, 0}},
+                        Row{"channel", at::kFloat, {0, 0, 0, 0, 0}},
+                        Row{"block", at::kFloat, {0, 0, 0, 0, 0}},
+                        Row{"tensor", at::kBFloat16, {0, 0, 0, 0, 0}},
+                        Row{"channel", at::kBFloat16, {0, 0, 0, 0, 0}},
+                        Row{"block", at::kBFloat16, {0, 0, 0, 0, 0}}};
+  train::LoadedModel fp32_model = model_of(rows[0]), bf16_model = model_of(rows[1]);
+  const Result fp32 = testing::run(fp32_model), bf16 = testing::run(bf16_model);
+  const at::Tensor fp32_gradients = testing::joined(fp32.gradients), bf16_gradients = testing::joined(bf16.gradients);
   std::printf(
-      "| weights | compute | weight bytes | output, against fp32 | against bf16 | LoRA gradients, against fp32 | against "
-      "bf16 |\n|---|---|---|---|---|---|---|\n");
+      "| weights | compute | bytes of weights | error of the weights | of the output, against fp32 | against bf16 | of "
+      "LoRA's gradients, against fp32 | against bf16 |\n|---|---|---|---|---|---|---|---|\n");
   for (const Row& row : rows) {
-    const Result result = result_of(row, bytes);
+    train::LoadedModel loaded = model_of(row);
+    const Result result = testing::run(loaded);
     const at::Tensor gradients = testing::joined(result.gradients);
-    const std::array found{
-        test::l2_error(result.output, fp32.output), test::l2_error(result.output, bf16.output),
-        test::l2_error(gradients, testing::joined(fp32.gradients)), test::l2_error(gradients, testing::joined(bf16.gradients))};
-    std::printf("| %s | %s | %lld | %.4f | %.4f | %.4f | %.4f |\n", row.weights,
-                row.compute == at::kFloat ? "fp32" : "bf16", static_cast<long long>(bytes), found[0], found[1], found[2],
-                found[3]);
+    const std::array found{weight_error(loaded), test::l2_error(result.output, fp32.output),
+                           test::l2_error(result.output, bf16.output), test::l2_error(gradients, fp32_gradients),
+                           test::l2_error(gradients, bf16_gradients)};
+    std::printf("| %s | %s | %lld |", row.weights.c_str(), row.compute == at::kFloat ? "fp32" : "bf16",
+                static_cast<long long>(loaded.inventory.weight_bytes));
+    for (const double error : found) std::printf(" %.4f |", error);
+    std::printf("\n");
     for (std::size_t i = 0; i < found.size(); ++i) {
       EXPECT_LE(found.at(i), row.measured.at(i) * 1.25) << row.weights << ' ' << row.compute << ' ' << i;
       EXPECT_GE(found.at(i), row.measured.at(i) / 1.25) << row.weights << ' ' << row.compute << ' ' << i;
