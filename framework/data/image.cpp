@@ -29,7 +29,7 @@ struct Module {
 [[noreturn]] void unavailable(const std::string& reason) {
   throw Error(ExitCode::unavailable,
               "pictures cannot be read or written: " + reason +
-                  "\nInstall libvips (Debian and Ubuntu: apt install libvips42), or train from a complete cache.",
+                  "\nInstall libvips (Debian and Ubuntu: apt install libvips42).",
               "IMAGES_UNAVAILABLE");
 }
 

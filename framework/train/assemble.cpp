@@ -1,5 +1,6 @@
 #include <adapter/inject.hpp>
 #include <adapter/lora.hpp>
+#include <cache/key.hpp>
 #include <objective/flow_matching.hpp>
 #include <recipe/load.hpp>
 #include <train/assemble.hpp>
@@ -26,7 +27,24 @@ std::shared_ptr<weights::ModelFiles> open_files(const std::string& path, const s
 
 std::vector<at::Device> device_of(const recipe::Component& component, const std::vector<at::Device>& otherwise) {
   if (component.device.empty()) return {otherwise.front()};
-  return parse_devices(std::vector<std::string>{component.device});
+  return parse_devices(std::vector<std::string>{component.device}, component.position.text() + ": device of \"" + component.kind + "\"");
+}
+
+/// Until stages on several devices are executed, a plan must not ask for them; and it must run every micro-batch.
+void require_one_stage(const PlacementPlan& plan, const std::string& name, at::Device device, int64_t micro_batches) {
+  std::vector<at::Device> all = plan.blocks;
+  all.insert(all.end(), {plan.prologue, plan.epilogue});
+  if (std::any_of(all.begin(), all.end(), [&](at::Device used) { return used != device; }))
+    throw PluginError(name, "plan", "it uses several devices; this version executes one stage on one device",
+                      ExitCode::bad_recipe);
+  std::vector<int> state(static_cast<std::size_t>(micro_batches), 0);
+  for (const ScheduleStep& step : plan.schedule) {
+    const bool known = step.stage == 0 && step.micro_batch >= 0 && step.micro_batch < micro_batches;
+    if (!known || state[static_cast<std::size_t>(step.micro_batch)]++ != (step.pass == Pass::forward ? 0 : 1))
+      throw PluginError(name, "plan", "its schedule runs a part that is not there, or not in the order forward, backward");
+  }
+  if (std::any_of(state.begin(), state.end(), [](int passes) { return passes != 2; }))
+    throw PluginError(name, "plan", "its schedule leaves out a micro-batch");
 }
 
 }  // namespace
@@ -36,7 +54,10 @@ at::ScalarType dtype_of(const std::string& name) { return name == "fp32" ? at::k
 Assembly::Assembly(const Request& request)
     : loader_(make_loader(request)) {
   recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()));
-  devices_ = parse_devices(recipe_.placement.devices);
+  if (recipe_.memory.budget > 0)
+    throw Error(ExitCode::bad_recipe, "memory.budget: the planner is not part of this version; name the strategies in "
+                                      "memory.strategies");
+  devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
   std::vector<at::Device> all = devices_;
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
     all.push_back(device_of(*encoder, devices_).front());
@@ -91,9 +112,13 @@ MemoryStack Assembly::memory_stack() {
   std::vector<MemoryStack::Named> strategies;
   for (const recipe::Component& component : recipe_.memory.components) {
     loader_.require("memory", component.kind);
-    strategies.push_back({component.kind, plugin::guard(component.kind, "create", [&] {
-                            return loader_.registry().memory.find(component.kind)->second.create(component.options);
-                          })});
+    strategies.push_back({component.kind,
+                          plugin::guard(component.kind, "create",
+                                        [&] {
+                                          return loader_.registry().memory.find(component.kind)->second.create(
+                                              component.options);
+                                        }),
+                          cache::options_identity(component.options)});
   }
   return MemoryStack(std::move(strategies));
 }
@@ -105,9 +130,11 @@ PlacementPlan Assembly::placement_plan(const Model& model, int64_t micro_batches
   for (const Block* block : const_cast<Model&>(model).blocks()) request.block_names.push_back(block->info().name);
   request.micro_batches = micro_batches;
   request.devices = devices_;
-  return plugin::guard(component.kind, "plan", [&] {
+  PlacementPlan plan = plugin::guard(component.kind, "plan", [&] {
     return loader_.registry().placements.find(component.kind)->second.create(component.options)->plan(request);
   });
+  require_one_stage(plan, component.kind, devices_.front(), micro_batches);
+  return plan;
 }
 
 LoadedModel Assembly::load_model(ModelUse use) {
@@ -125,7 +152,10 @@ LoadedModel Assembly::load_model(ModelUse use) {
   options.device = devices_.front();
   options.trained = use == ModelUse::train && !recipe_.adapter;
   options.headers_only = use == ModelUse::inspect;
-  options.formats = loaded.memory.formats();
+  options.format = loaded.memory.format();
+  if (options.trained && options.format != nullptr)
+    throw Error(ExitCode::bad_recipe, "memory.strategies: a strategy packs the weights, but without [adapter] they are "
+                                      "trained; add an adapter or leave the strategy out");
   SourceBuilder builder(*loaded.source, options);
   const std::string config = config_of(*files);
   loaded.model = plugin::guard(component.kind, "create", [&] {

@@ -62,8 +62,8 @@ std::vector<std::string> sample_texts(const recipe::Recipe& recipe, const std::v
 }
 
 SamplePlan plan_of(Assembly& assembly, const std::vector<std::string>& prompts, const cache::Store& store,
-                   const cache::EncoderIdentity& encoder) {
-  SamplePlan plan{assembly.recipe().sample, prompts, {}};
+                   const cache::EncoderIdentity& encoder, int64_t factor) {
+  SamplePlan plan{assembly.recipe().sample, prompts, {}, factor};
   const at::Device device = assembly.devices().front();
   const auto conditioning = [&](const std::string& text) {
     NamedTensors tensors = store.load(cache::kText, cache::text_key(encoder, text));
@@ -79,6 +79,14 @@ std::string identity_of(const data::Dataset& dataset) {
   FieldHash hash;
   for (const data::Sample& sample : dataset.samples)
     hash.add(sample.content).add(sample.caption).add(sample.bucket.text()).add(sample.repeats);
+  return hash.hex();
+}
+
+/// Without the plugins' libraries: a rebuilt plugin makes the cache anew, but does not end a run.
+std::string identity_of(const cache::Encoders& encoders) {
+  FieldHash hash;
+  for (const cache::EncoderIdentity* e : {&encoders.text_encoder, &encoders.autoencoder})
+    hash.add(e->name).add(e->weights).add(e->tokenizer).add(e->options).add(e->dtype);
   return hash.hex();
 }
 
@@ -127,7 +135,8 @@ Prepared prepare(Assembly& assembly, metrics::Console& console) {
   prepared.latents_made = static_cast<int64_t>(built.latents_made);
   prepared.captions_made = static_cast<int64_t>(built.texts_made);
   prepared.data_identity = identity_of(dataset);
-  prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder);
+  prepared.encoders_identity = identity_of(encoders);
+  prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder, multiple);
   data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe));
   prepared.batches = std::make_unique<CachedSource>(
       cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler), assembly.devices().front()));
@@ -138,7 +147,7 @@ SamplePlan prepare_samples(Assembly& assembly, const std::vector<std::string>& p
   const cache::Store store(assembly.recipe().cache.folder);
   const cache::Encoders encoders = encoders_of(assembly);
   cache::build(store, data::Dataset{}, sample_texts(assembly.recipe(), prompts), encoders, build_options(console));
-  return plan_of(assembly, prompts, store, encoders.text_encoder);
+  return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.autoencoder()->spatial_factor());
 }
 
 }  // namespace trainer::train

@@ -65,8 +65,11 @@ bool inspect_lora(Json& json, weights::ModelFiles& files) {
     for (const std::string& name : files.names()) {
       alpha = alpha || name.ends_with(".alpha");
       if (!name.ends_with(down)) continue;
+      const std::vector<int64_t>& shape = files.find(name)->shape;
+      if (shape.empty())
+        throw Error(ExitCode::bad_input, files.describe() + ": \"" + name + "\" is a single number, not a LoRA matrix");
       ++layers;
-      ranks.insert(files.find(name)->shape.front());
+      ranks.insert(shape.front());
       prefixes.insert(name.substr(0, name.find_first_of("._")));
     }
     if (layers == 0) continue;
@@ -86,6 +89,7 @@ bool inspect_lora(Json& json, weights::ModelFiles& files) {
 
 /// Asks every model plugin whether it recognises the tensors.
 bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files, plugin::Loader& loader) {
+  Json refusals;
   for (const plugin::Manifest& manifest : loader.found().manifests) {
     if (manifest.schema.kind != "model") continue;
     try {
@@ -105,10 +109,11 @@ bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files
         json["linear_layers"].push_back(linear.name() + "  " + std::to_string(linear.state().out) + " x " +
                                         std::to_string(linear.state().in));
       return true;
-    } catch (const std::exception&) {
-      continue;  // not a model of this plugin; the next may know it
+    } catch (const std::exception& error) {
+      refusals[manifest.schema.name] = error.what();  // the next plugin may know it
     }
   }
+  if (!refusals.empty()) json["not_a_model_of"] = std::move(refusals);
   return false;
 }
 

@@ -1,6 +1,7 @@
 /// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
 #include <nlohmann/json.hpp>
 #include <train/cache_phase.hpp>
+#include <weights/tensor_file.hpp>
 #include <train/commands.hpp>
 #include <train/export.hpp>
 #include <train/samples.hpp>
@@ -16,6 +17,7 @@ int command_sample(const Request& request) {
       request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
+  if (!request.lora.empty()) weights::TensorFile(request.lora);  // a wrong file is told before captions are encoded
   const SamplePlan plan = prepare_samples(assembly, prompts, console);
   LoadedModel loaded = assembly.load_model(ModelUse::sample);
   const at::Device device = assembly.devices().front();

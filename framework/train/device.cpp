@@ -7,7 +7,7 @@
 
 namespace trainer::train {
 
-std::vector<at::Device> parse_devices(std::span<const std::string> names) {
+std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where) {
   std::vector<at::Device> devices;
   for (const std::string& name : names) {
     try {
@@ -15,11 +15,11 @@ std::vector<at::Device> parse_devices(std::span<const std::string> names) {
       if (device.is_cuda() && !device.has_index()) device.set_index(0);
       devices.push_back(device);
     } catch (const c10::Error&) {
-      throw Error(ExitCode::bad_recipe, "placement.devices: \"" + name + "\" is no device; use \"cpu\" or \"cuda:N\"");
+      throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is no device; use \"cpu\" or \"cuda:N\"");
     }
     if (!devices.back().is_cuda() && !devices.back().is_cpu())
       throw Error(ExitCode::bad_recipe,
-                  "placement.devices: \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
+                  where + ": \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
   }
   return devices;
 }

@@ -11,8 +11,9 @@
 
 namespace trainer::train {
 
-/// "cpu", "cuda", "cuda:1" -> devices. Throws Error (bad_recipe) for anything else.
-std::vector<at::Device> parse_devices(std::span<const std::string> names);
+/// "cpu", "cuda", "cuda:1" -> devices. Throws Error (bad_recipe) for anything else; `where` names
+/// the key.
+std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where);
 
 /// When a CUDA device is among them: opens libtorch_cuda.so from LibTorch's folder, initialises the driver (before any
 /// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is not

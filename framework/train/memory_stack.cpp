@@ -15,15 +15,16 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
     place = offered;
     owners[what] = name;
   };
-  for (const auto& [name, strategy] : strategies_)
+  for (const auto& [name, strategy, settings] : strategies_)
     if (strategy == nullptr) throw PluginError(name, "create", "the plugin made no memory strategy");
-  for (const auto& [name, strategy] : strategies_) {
+  for (const auto& [name, strategy, settings] : strategies_) {
     for (const auto& [other, reason] : strategy->conflicts())
       for (const auto& present : strategies_)
         if (present.name == other)
           throw Error(ExitCode::bad_recipe,
                       "memory.strategies: \"" + name + "\" cannot be combined with \"" + other + "\": " + reason);
-    if (WeightFormat* format = strategy->weight_format()) formats_.push_back(format);
+    take(format_, strategy->weight_format(), "pack weights", name);
+    if (strategy->weight_format() != nullptr) format_name_ = name + " " + settings;
     take(residency_, strategy->weight_residency(), "move weights between memories", name);
     take(store_, strategy->activation_store(), "store the inputs of blocks", name);
     take(policy_, strategy->recompute_policy(), "choose what is recomputed", name);

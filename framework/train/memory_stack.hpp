@@ -1,4 +1,4 @@
-/// @file The memory strategies of a run, combined: at most one recompute policy, residency and store; any formats.
+/// @file The memory strategies of a run, combined: at most one recompute policy, residency and store, one weight format.
 #pragma once
 
 #include <trainer/sdk/memory.hpp>
@@ -15,12 +15,15 @@ class MemoryStack {
   struct Named {
     std::string name;
     std::unique_ptr<MemoryStrategy> strategy;
+    std::string settings{};  ///< identity of its options, for checkpoints
   };
   MemoryStack() = default;
   /// Throws Error (bad_recipe) in one sentence naming both when two strategies want the same place or conflict.
   explicit MemoryStack(std::vector<Named> strategies);
 
-  [[nodiscard]] std::vector<WeightFormat*> formats() const { return formats_; }
+  [[nodiscard]] WeightFormat* format() const { return format_; }
+  /// Name and options of the strategy that packs weights, or "".
+  [[nodiscard]] std::string format_name() const { return format_name_; }
   [[nodiscard]] WeightResidency* residency() const { return residency_; }
   /// To be called once the first step is done: settings that had no effect are errors.
   void after_first_step() const {
@@ -31,7 +34,8 @@ class MemoryStack {
 
  private:
   std::vector<Named> strategies_;
-  std::vector<WeightFormat*> formats_;
+  WeightFormat* format_ = nullptr;
+  std::string format_name_;
   WeightResidency* residency_ = nullptr;
   ActivationStore* store_ = nullptr;
   RecomputePolicy* policy_ = nullptr;

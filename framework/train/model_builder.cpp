@@ -36,7 +36,7 @@ void SourceBuilder::require_shape(const std::string& name, const std::vector<int
 void SourceBuilder::refuse_scaled(const std::string& name) const {
   const std::vector<std::string> scales = scales_of(source_, name);
   // When only headers are read no format is asked: it may be one that knows the scales.
-  if (scales.empty() || (options_.headers_only && !options_.formats.empty() && !options_.trained)) return;
+  if (scales.empty() || (options_.headers_only && options_.format != nullptr && !options_.trained)) return;
   throw Error(ExitCode::bad_input,
               source_.describe() + ": tensor \"" + name + "\" is packed, with scales in \"" + scales.front() +
                   "\"; frozen layers can use it with memory.strategies = [\"fp8_weight_only\"]; to train the weight "
@@ -64,9 +64,8 @@ Linear SourceBuilder::linear(const std::string& name, int64_t in, int64_t out, b
   state->out = out;
   const std::string weight = name + ".weight";
   require_shape(weight, {out, in});
-  if (!options_.trained && !options_.headers_only)
-    for (WeightFormat* format : options_.formats)
-      if (!state->frozen) state->frozen = format->pack(*state, weight, source_, options_.dtype);
+  if (!options_.trained && !options_.headers_only && options_.format != nullptr)
+    state->frozen = options_.format->pack(*state, weight, source_, options_.dtype);
   if (state->frozen) {
     state->frozen->to(options_.device);
     inventory_.weight_bytes += state->frozen->bytes();

@@ -22,7 +22,7 @@ struct BuildOptions {
   at::Device device = at::kCPU;
   bool trained = false;       ///< weights become fp32 leaves that require grad (full fine-tune)
   bool headers_only = false;  ///< shapes and names only: nothing is read; the model cannot run
-  std::vector<WeightFormat*> formats;  ///< of the memory strategies; the first that packs a weight wins
+  WeightFormat* format = nullptr;  ///< of the memory strategies; null: weights stay dense
 };
 
 /// Reads tensor by tensor: peak memory is the built model plus one tensor.

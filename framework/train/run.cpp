@@ -31,8 +31,11 @@ std::string new_run_id() {
 /// The id of the run that began this folder, or a new one that is written down.
 std::string run_id_of(const fs::path& folder) {
   const fs::path file = folder / "run.json";
-  if (fs::exists(file))
-    return nlohmann::json::parse(read_file(file, 1 << 20, "run.json")).value("run_id", new_run_id());
+  if (fs::exists(file)) {
+    const auto json = nlohmann::json::parse(read_file(file, 1 << 20, "run.json"), nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("run_id") && json["run_id"].is_string()) return json["run_id"];
+    throw Error(ExitCode::bad_input, file.string() + ": damaged; delete this file to let the run go on with a new id");
+  }
   const std::string id = new_run_id();
   write_file_atomically(
       file,
@@ -51,13 +54,43 @@ bool harmless(const std::string& key) {
                                         "cache",
                                         "run.name",
                                         "run.output",
-                                        "memory",
+                                        "memory",  // what packs weights is compared as "formats"
                                         "placement",
                                         "train.threads",
                                         "text_encoder.device",
                                         "autoencoder.device"};
   return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
 }
+
+/// A file that is gone when its user is, also when that throws.
+struct TemporaryFile {
+  TemporaryFile(fs::path where, const std::string& content) : path(std::move(where)) {
+    write_file_atomically(path, content);
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    fs::remove(path, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  fs::path path;
+};
+
+/// The averaged weights stand in the model as long as this lives, also when what uses them throws.
+class Averaged {
+ public:
+  explicit Averaged(std::optional<optim::Ema>& ema) : ema_(ema) {
+    if (ema_) ema_->swap();
+  }
+  ~Averaged() {
+    if (ema_) ema_->swap();
+  }
+  Averaged(const Averaged&) = delete;
+  Averaged& operator=(const Averaged&) = delete;
+
+ private:
+  std::optional<optim::Ema>& ema_;
+};
 
 /// Ends drawing at once, instead of minutes later; the run then saves and says how to go on.
 void stop_if_asked() {
@@ -103,7 +136,6 @@ void Run::prepare() {
   prepared_ = train::prepare(assembly_, console_);
   for (const std::string& note : prepared_.notes) log_info(note);
   loaded_ = assembly_.load_model(ModelUse::train);
-  weights_ = weights_fingerprint(*loaded_.source);
   objective_ = assembly_.objective();
   placement_ = assembly_.placement_plan(*loaded_.model, prepared_.batches->micro_batches());
   const recipe::Optimizer& o = recipe_.optimizer;
@@ -139,6 +171,7 @@ void Run::resume() {
       *loaded_.model,     *objective_, loaded_.memory,          placement_,          random_,
       *prepared_.batches, *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
   const recipe::Optimizer& o = recipe_.optimizer;
+  parts.plugins = recipe_.model.kind + "\" with \"" + recipe_.objective.kind;
   parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
   std::vector<std::string> notes;
   std::optional<checkpoint::Loaded> found;
@@ -151,10 +184,16 @@ void Run::resume() {
   int64_t step = 0;
   if (found) {
     const Progress saved = read_progress(*found);
+    if (named && !store_.steps().empty() && store_.steps().back() > saved.step)
+      throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of later steps than " + request_.resume +
+                                        "; choose another run.output, so that they are not lost");
     compare_recipes(saved);
     compare_content(*found);
     Live parts_now = live();
     restore(*found, parts_now);
+    if (recipe_.train.threads > 0 && recipe_.train.threads != saved.threads)
+      log_warning("train.threads = " + std::to_string(recipe_.train.threads) + " is not used: the checkpoint was made with " +
+                  std::to_string(saved.threads) + " threads, and results depend on it");
     at::set_num_threads(saved.threads);
     loss_ = saved.loss;
     step = saved.step;
@@ -170,11 +209,9 @@ void Run::resume() {
 }
 
 void Run::compare_recipes(const Progress& saved) const {
-  const fs::path file = folder_ / ".checkpoint-recipe.toml";
-  write_file_atomically(file, saved.recipe);
+  const TemporaryFile file(folder_ / ".checkpoint-recipe.toml", saved.recipe);
   const recipe::Recipe before =
-      recipe::load(file.string(), {}, plugin::schemas(assembly_.loader().found()), {.paths_must_exist = false});
-  fs::remove(file);
+      recipe::load(file.path.string(), {}, plugin::schemas(assembly_.loader().found()), {.paths_must_exist = false});
   std::string changed;
   for (const auto& [key, first, second] : recipe::differences(before, recipe_)) {
     const bool longer = key == "run.steps" && recipe_.optimizer.schedule == "constant";
@@ -194,8 +231,22 @@ void Run::compare_content(const checkpoint::Loaded& saved) const {
                                             " was trained on; put them back to go on exactly, or choose another "
                                             "run.output to start anew");
   };
-  require_same("data", prepared_.data_identity, "the pictures or captions");
-  require_same("model", weights_, "the weights in " + recipe_.model.path);
+  for (const auto& [key, value] : fingerprints()) {
+    if (key == "data") require_same(key, value, "the pictures or captions");
+    if (key == "model") require_same(key, value, "the weights in " + recipe_.model.path);
+    if (key == "encoders") require_same(key, value, "text encoder, tokenizer or autoencoder");
+    if (key == "formats") require_same(key, value, "the weight formats in memory.strategies");
+  }
+}
+
+std::map<std::string, std::string> Run::fingerprints() const {
+  return {{"trainer", TRAINER_VERSION},
+          {"torch", TORCH_VERSION},
+          {"threads", std::to_string(at::get_num_threads())},
+          {"data", prepared_.data_identity},
+          {"encoders", prepared_.encoders_identity},
+          {"formats", loaded_.memory.format_name()},
+          {"model", loaded_.source->identity()}};
 }
 
 Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }
@@ -252,7 +303,7 @@ void Run::save_on_the_way() {
     if (error.exit_code() != ExitCode::io) throw;
     // A full disk may have room again at the next save; nothing that was saved before is lost.
     console_.clear();
-    log_warning("step " + std::to_string(steps_done()) + " is not saved, training goes on: " + error.what());
+    log_warning("step " + std::to_string(steps_done()) + " is not completely saved, training goes on: " + error.what());
   }
 }
 
@@ -285,7 +336,7 @@ void Run::log_step(const StepReport& report) {
 void Run::draw_samples(const std::string& title) {
   if (prepared_.samples.prompts.empty()) return;
   console_.clear();
-  if (ema_) ema_->swap();
+  const Averaged averaged(ema_);
   try {
     const Pictures pictures = draw(
         loaded_, prepared_.samples, assembly_.devices().front(), [this] { return assembly_.autoencoder(); },
@@ -304,7 +355,6 @@ void Run::draw_samples(const std::string& title) {
   } catch (const Error& error) {
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what());
   }
-  if (ema_) ema_->swap();
 }
 
 fs::path Run::save_checkpoint() {
@@ -313,13 +363,8 @@ fs::path Run::save_checkpoint() {
   progress.threads = at::get_num_threads();
   progress.loss = loss_;
   progress.recipe = recipe::to_toml(recipe_);
-  const std::map<std::string, std::string> fingerprints{{"trainer", TRAINER_VERSION},
-                                                        {"torch", TORCH_VERSION},
-                                                        {"threads", std::to_string(progress.threads)},
-                                                        {"data", prepared_.data_identity},
-                                                        {"model", weights_}};
   trainer_->verified_sites().recheck_elision();
-  last_checkpoint_ = store_.save(progress.step, capture(live(), progress), fingerprints);
+  last_checkpoint_ = store_.save(progress.step, capture(live(), progress), fingerprints());
   store_.rotate(recipe_.checkpoint.keep);
   return last_checkpoint_;
 }
@@ -335,9 +380,8 @@ fs::path Run::grid_file() const {
 }
 
 void Run::export_weights() {
-  if (ema_) ema_->swap();
+  const Averaged averaged(ema_);
   last_export_ = export_trained(loaded_, export_file(), steps_done());
-  if (ema_) ema_->swap();
 }
 
 void Run::finish() {

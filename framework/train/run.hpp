@@ -38,6 +38,8 @@ class Run {
   void announce() const;
   void resume();
   void compare_recipes(const Progress& saved) const;
+  /// What made the state; compared on resume.
+  [[nodiscard]] std::map<std::string, std::string> fingerprints() const;
   void compare_content(const checkpoint::Loaded& saved) const;
   bool after_step(const StepReport& report);
   void log_step(const StepReport& report);
@@ -62,7 +64,6 @@ class Run {
 
   Prepared prepared_;
   LoadedModel loaded_;
-  std::string weights_;  ///< fingerprint of the base weights
   std::unique_ptr<Objective> objective_;
   PlacementPlan placement_;
   KeyedRandom random_;

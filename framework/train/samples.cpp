@@ -38,29 +38,31 @@ Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
               const std::function<std::unique_ptr<Autoencoder>()>& decoder,
               const std::function<void(int64_t, int64_t)>& progress) {
   const recipe::Sample& settings = plan.settings;
-  const std::unique_ptr<Autoencoder> autoencoder = decoder();
-  const int64_t factor = autoencoder->spatial_factor();
   const auto total = static_cast<int64_t>(plan.prompts.size() * settings.seeds.size());
   const sampling::Forward forward = [&](const NamedTensors& inputs) {
     return predict(*loaded.model, inputs, loaded.memory);
   };
-  Pictures pictures(plan.prompts.size());
-  int64_t done = 0;
+  std::vector<at::Tensor> latents;
   for (std::size_t prompt = 0; prompt < plan.prompts.size(); ++prompt) {
     for (const int64_t seed : settings.seeds) {
       sampling::SampleRequest request;
       request.conditioning = plan.conditioning[prompt];
-      request.width = settings.size[0] / factor;
-      request.height = settings.size[1] / factor;
+      request.width = settings.size[0] / plan.factor;
+      request.height = settings.size[1] / plan.factor;
       request.steps = settings.steps;
       request.guidance = settings.guidance;
       request.seed = static_cast<uint64_t>(seed);
       request.index = prompt;
-      const at::Tensor latents = sampling::sample_latents(forward, loaded.model->diffusion(), request, device);
-      pictures[prompt].push_back(decode_one(*autoencoder, latents));
-      if (progress) progress(++done, total);
+      latents.push_back(sampling::sample_latents(forward, loaded.model->diffusion(), request, device));
+      if (progress) progress(static_cast<int64_t>(latents.size()), total);
     }
   }
+  // Only now: the decoder's activations and the model's are never needed at once.
+  const std::unique_ptr<Autoencoder> autoencoder = decoder();
+  Pictures pictures(plan.prompts.size());
+  for (std::size_t i = 0; i < latents.size(); ++i)
+    pictures[i / settings.seeds.size()].push_back(plugin::guard(
+        "autoencoder", "decode", [&] { return decode_one(*autoencoder, latents[i]); }));
   return pictures;
 }
 

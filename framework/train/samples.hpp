@@ -17,6 +17,7 @@ struct SamplePlan {
   recipe::Sample settings;
   std::vector<std::string> prompts;
   std::vector<sampling::Conditioning> conditioning;  ///< one a prompt
+  int64_t factor = 16;                               ///< pixels per latent cell and side
 };
 
 /// uint8 [3, H, W] pictures: [prompt][seed].

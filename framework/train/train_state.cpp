@@ -1,5 +1,4 @@
 #include <ATen/core/grad_mode.h>
-#include <base/hash.hpp>
 #include <nlohmann/json.hpp>
 #include <train/train_state.hpp>
 #include <trainer/sdk/error.hpp>
@@ -24,20 +23,6 @@ void add(NamedTensors& all, std::string_view prefix, const NamedTensors& more) {
 }
 
 }  // namespace
-
-std::string weights_fingerprint(WeightSource& source) {
-  FieldHash hash;
-  for (const std::string& name : source.names()) {
-    const TensorInfo& info = *source.find(name);
-    hash.add(name).add(c10::toString(info.dtype));
-    for (const int64_t side : info.shape) hash.add(side);
-    const bool empty = std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end();
-    const at::Tensor first =
-        (info.shape.empty() || empty ? source.read(name) : source.read_rows(name, 0, 1)).contiguous();
-    hash.add(std::string_view(static_cast<const char*>(first.const_data_ptr()), first.nbytes()));
-  }
-  return hash.hex();
-}
 
 checkpoint::Content capture(const Live& live, const Progress& progress) {
   checkpoint::Content content;

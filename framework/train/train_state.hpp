@@ -27,10 +27,6 @@ struct Progress {
   std::string recipe;             ///< resolved, as TOML
 };
 
-/// Tells other base weights from those of a checkpoint, at the cost of a few pages: names, dtypes, shapes and the first
-/// row of every tensor. Unlike WeightSource::identity the same for every copy of the files.
-std::string weights_fingerprint(WeightSource& source);
-
 checkpoint::Content capture(const Live& live, const Progress& progress);
 
 /// Counters of a checkpoint, without touching a model. Throws Error (bad_input).

@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/stack.h>
+#include <plugin/guard.hpp>
 #include <train/forward.hpp>
 #include <train/trainer.hpp>
 #include <trainer/sdk/error.hpp>
@@ -18,11 +19,17 @@ std::string join(const std::vector<std::string>& items) {
   return text;
 }
 
-/// The first parameter, in order, whose gradient is not finite.
+std::string join_times(const Example& example) {
+  std::vector<std::string> times;
+  for (const double time : example.times) times.push_back(std::to_string(time));
+  return join(times);
+}
+
+/// The first parameter in the order of backward (from the end of the model) whose gradient is not finite.
 std::string first_bad_gradient(const std::vector<Parameter*>& parameters) {
-  for (Parameter* parameter : parameters) {
-    const at::Tensor& grad = parameter->value().grad();
-    if (grad.defined() && !at::isfinite(grad).all().item<bool>()) return parameter->name();
+  for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
+    const at::Tensor& grad = (*it)->value().grad();
+    if (grad.defined() && !at::isfinite(grad).all().item<bool>()) return (*it)->name();
   }
   return {};
 }
@@ -30,7 +37,9 @@ std::string first_bad_gradient(const std::vector<Parameter*>& parameters) {
 }  // namespace
 
 Example Trainer::example(int64_t micro) const {
-  return parts_.objective.prepare(parts_.data.batch(step_, micro), parts_.model, parts_.random);
+  const Batch batch = parts_.data.batch(step_, micro);
+  return plugin::guard(parts_.plugins, "prepare",
+                       [&] { return parts_.objective.prepare(batch, parts_.model, parts_.random); });
 }
 
 std::vector<at::Tensor> Trainer::accumulate_gradients() {
@@ -39,8 +48,10 @@ std::vector<at::Tensor> Trainer::accumulate_gradients() {
   for (const ScheduleStep& task : parts_.placement.schedule) {
     const auto micro = static_cast<std::size_t>(task.micro_batch);
     if (task.pass == Pass::forward) {
-      graphs[micro] = forward_loss(parts_.model, parts_.objective, example(task.micro_batch), parts_.memory, verified_,
-                                   task.micro_batch);
+      const Example inputs = example(task.micro_batch);
+      graphs[micro] = plugin::guard(parts_.plugins, "forward", [&] {
+        return forward_loss(parts_.model, parts_.objective, inputs, parts_.memory, verified_, task.micro_batch);
+      });
       losses[micro] = graphs[micro].detach();
     } else {
       (graphs[micro] / static_cast<double>(micros)).backward();
@@ -84,18 +95,17 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
   for (std::size_t micro = 0; micro < losses.size(); ++micro) {
     if (std::isfinite(losses[micro].item<double>())) continue;
     const Example bad = example(static_cast<int64_t>(micro));
-    std::string times;
-    for (const double time : bad.times) times += (times.empty() ? "" : ", ") + std::to_string(time);
     const std::string where = first_non_finite(parts_.model, bad, parts_.memory);
     throw Error(ExitCode::non_finite,
                 text + "the loss became " + std::to_string(losses[micro].item<double>()) +
                     "; first non-finite value: " + (where.empty() ? "the loss itself" : where) + "; files: " +
-                    join(parts_.data.files(step_, static_cast<int64_t>(micro))) + "; timesteps: " + times +
-                    ". The weights were not changed by this step. A lower optimizer.lr usually helps; the newest "
-                    "checkpoint is from before this step.");
+                    join(parts_.data.files(step_, static_cast<int64_t>(micro))) + "; timesteps: " + join_times(bad) +
+                    ". The weights were not changed by this step, and checkpoints are from before it. A lower "
+                    "optimizer.lr usually helps.");
   }
-  std::vector<std::string> files;
+  std::vector<std::string> files, times;
   for (std::size_t micro = 0; micro < losses.size(); ++micro) {
+    times.push_back(join_times(example(static_cast<int64_t>(micro))));
     const std::vector<std::string> more = parts_.data.files(step_, static_cast<int64_t>(micro));
     files.insert(files.end(), more.begin(), more.end());
   }
@@ -103,7 +113,7 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
   throw Error(ExitCode::non_finite, text + "the gradient became non-finite; " +
                                         (where.empty() ? "every element is finite, but the norm is too large for fp32"
                                                        : "first in \"" + where + "\"") +
-                                        "; files: " + join(files) + ". The weights were not changed by this step.");
+                                        "; files: " + join(files) + "; timesteps: " + join(times) + ". The weights were not changed by this step.");
 }
 
 }  // namespace trainer::train

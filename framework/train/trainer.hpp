@@ -24,6 +24,7 @@ struct Parts {
   optim::Ema* ema = nullptr;  ///< null: none
   optim::LrSchedule schedule;
   double max_grad_norm = 1.0;  ///< 0: no clipping
+  std::string plugins = "model and objective";  ///< who is named when a call into them throws
 };
 
 struct StepReport {

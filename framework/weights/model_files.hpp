@@ -35,7 +35,8 @@ class ModelFiles final : public WeightSource {
   [[nodiscard]] at::Tensor read(std::string_view name) override;
   [[nodiscard]] at::Tensor read_rows(std::string_view name, int64_t begin, int64_t end) override;
   [[nodiscard]] std::string describe() const override { return path_.string(); }
-  /// Of header bytes, sizes and modification times: another copy of the same model counts as another model.
+  /// Of header bytes, sizes and content (of files over 256 MB: 1,024 pieces of 64 KiB spread over it): a copy is the
+  /// same model, a changed one is not, whatever the modification times say. Read once.
   [[nodiscard]] std::string identity() const override;
 
   /// `config.json` beside the weights.
@@ -57,6 +58,7 @@ class ModelFiles final : public WeightSource {
   std::map<std::string, std::size_t, std::less<>> holders_;  // tensor -> position in files_
   std::map<std::string, std::string> metadata_;
   std::optional<std::string> config_;
+  mutable std::string identity_;  // once asked for
 };
 
 }  // namespace trainer::weights

@@ -99,7 +99,8 @@ Goal goal_of(const std::string& bare) {
     for (const auto& [fused, thirds] : kFused) {
       if (rest != fused) continue;
       Goal goal;
-      for (const std::string_view third : thirds) goal.names.push_back("transformer_blocks." + block + std::string(third));
+      for (const std::string_view third : thirds)
+        goal.names.push_back("transformer_blocks." + block + std::string(third));
       return goal;
     }
     const std::string_view canonical = look_up(kDouble, norm_as_weight(rest));

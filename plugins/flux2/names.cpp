@@ -62,7 +62,8 @@ int64_t parameter_count(const Shapes& shapes) {
 void check_tensors(const WeightSource& weights, const Shapes& expected) {
   std::vector<NamedShape> wanted;
   for (const auto& [name, shape] : expected) wanted.push_back({name, shape});
-  // Scales of weights in fp8 are the business of whoever packs weights; the host sees to it that they are not forgotten.
+  // Scales of weights in fp8 are the business of whoever packs weights; the host sees to it that they are not
+  // forgotten.
   check_key_contract(weights.describe(), wanted, named_shapes(weights),
                      {.model = "this FLUX.2 transformer",
                       .ignored = [&](std::string_view name) { return is_fp8_companion(weights, name); }});

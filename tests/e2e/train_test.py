@@ -1,4 +1,4 @@
-"""Training from outside: what a run leaves behind, what it says, and that the options of data and training have effect."""
+"""Training from outside: what a run leaves behind and says, and that the options of data and training have effect."""
 
 import array
 import json

@@ -174,7 +174,7 @@ Trajectory train_three_steps(plugin::Loader& loader, const Setting& setting, con
   train::BuildOptions options;
   options.dtype = setting.dtype;
   options.trained = setting.trained == Trained::all;
-  options.formats = memory.formats();
+  options.format = memory.format();
   train::SourceBuilder builder(*source, options);
   const Options model_options = defaults(*manifest_of(loader, "model", setting.subject.component));
   const auto model = component.create(ModelContext{model_options, *source, setting.subject.config, builder});

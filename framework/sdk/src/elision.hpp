@@ -15,8 +15,8 @@ namespace trainer::recompute {
 using Trial = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves,
                                                     const std::vector<at::Tensor>& output_grads)>;
 
-/// Text that is equal exactly for runs with the same dead values: block type, shapes, dtypes, strides, which inputs and
-/// outputs have gradients, and what is kept.
+/// Text that is equal exactly for runs with the same dead values: block type, shapes, dtypes, strides, which inputs,
+/// outputs and which of the block's parameters have gradients, and what is kept.
 std::string elision_site(const Block& block, const OpRegion& region, const std::vector<at::Tensor>& leaves,
                          const std::vector<at::Tensor>& output_grads);
 
@@ -24,7 +24,7 @@ std::string elision_site(const Block& block, const OpRegion& region, const std::
 std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& leaves, std::size_t parameters,
                             const std::vector<at::Tensor>& output_grads, const Trial& trial);
 
-/// Throws unless the gradients on real values are bit-equal with and without the elision.
+/// Throws unless the gradients on real values are bit-equal whatever stands in the place of the dead ones.
 void require_still_dead(const Block& block, OpRegion& region, const std::set<int64_t>& dead,
                         const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads,
                         const Trial& trial);

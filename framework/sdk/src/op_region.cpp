@@ -3,7 +3,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/sin.h>
+#include <torch/csrc/autograd/variable.h>
 #include <trainer/sdk/error.hpp>
 
 #include <cmath>
@@ -22,10 +24,11 @@ c10::IValue without_data(const c10::IValue& value) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
 
-/// Pseudo-random values in [1, 300], the same every time: a poison must not look like any real activation.
+/// Pseudo-random values of every magnitude in [1, 60000], the same every time: they must not look like any real
+/// activation, and must cross any threshold that a bias moves values away from. Each fits every floating dtype but fp8.
 at::Tensor finite_poison(const at::Tensor& like) {
-  const at::Tensor wave = at::sin(at::arange(like.numel(), like.options().dtype(at::kFloat)) * 12.9898) * 149.5 + 150.5;
-  return wave.reshape(like.sizes()).to(like.scalar_type());
+  const at::Tensor wave = at::sin(at::arange(like.numel(), like.options().dtype(at::kFloat)) * 12.9898);
+  return at::exp((wave + 1) * 5.5).reshape(like.sizes()).to(like.scalar_type());
 }
 
 void apply_poison(OpRegion::Outputs& outputs, Poison poison) {
@@ -39,10 +42,18 @@ void apply_poison(OpRegion::Outputs& outputs, Poison poison) {
   }
 }
 
+/// Aliases that see in-place changes of their originals: below autograd, `detach` alone gives a version of its own.
 OpRegion::Outputs detached(const OpRegion::Outputs& outputs) {
   OpRegion::Outputs copy;
-  for (const c10::IValue& value : outputs)
-    copy.push_back(value.isTensor() && value.toTensor().defined() ? c10::IValue(value.toTensor().detach()) : value);
+  for (const c10::IValue& value : outputs) {
+    if (!value.isTensor() || !value.toTensor().defined()) {
+      copy.push_back(value);
+      continue;
+    }
+    at::Tensor alias = value.toTensor().detach();
+    torch::autograd::impl::set_version_counter(alias, torch::autograd::impl::version_counter(value.toTensor()));
+    copy.emplace_back(std::move(alias));
+  }
   return copy;
 }
 
@@ -94,11 +105,11 @@ void OpRegion::mismatch(const HeavyOp& op) const {
 }
 
 void OpRegion::require_all_replayed() const {
-  if (position_ != static_cast<int64_t>(calls_.size()))
-    throw Error(ExitCode::failed, "block \"" + block_.info().name + "\": the recompute made " +
-                                      std::to_string(position_) + " heavy calls, the forward " +
-                                      std::to_string(calls_.size()) + "; the first one missing is " +
-                                      calls_[static_cast<std::size_t>(position_)].op);
+  if (position_ == static_cast<int64_t>(calls_.size())) return;
+  const HeavyOp& missing = calls_[static_cast<std::size_t>(position_)];
+  throw Error(ExitCode::failed, "block \"" + block_.info().name + "\": the recompute made " + std::to_string(position_) +
+                                    " heavy calls, the forward " + std::to_string(calls_.size()) +
+                                    "; the first one missing is " + missing.op + " #" + std::to_string(missing.index));
 }
 
 int64_t OpRegion::kept_bytes() const {

@@ -193,8 +193,10 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       auto known = sites->dead.find(site);
       if (known == sites->dead.end())
         known = sites->dead.emplace(site, recompute::find_dead(region, leaves, kept.parameters.size(), grads, trial)).first;
-      else if (sites->stale.erase(site) > 0)
+      else if (sites->stale.contains(site)) {
         recompute::require_still_dead(*kept.block, region, known->second, leaves, grads, trial);
+        sites->stale.erase(site);  // not before: what failed must fail again
+      }
       region.dead = known->second;
     }
     region.keep_outputs = keep_graph;

@@ -28,12 +28,13 @@ std::vector<std::string> scales_of(const WeightSource& source, std::string_view 
   if (!name.ends_with(kWeight)) return found;
   const std::string layer(name.substr(0, name.size() - kWeight.size()));
   for (const std::string_view suffix : kScales)
-    if (std::string scale = layer + std::string(suffix); source.find(scale) != nullptr) found.push_back(std::move(scale));
+    if (std::string scale = layer + std::string(suffix); source.find(scale) != nullptr)
+      found.push_back(std::move(scale));
   return found;
 }
 
 bool is_fp8_companion(const WeightSource& source, std::string_view name) {
-  if (name == "scaled_fp8") return true;
+  if (name == "scaled_fp8" || name.ends_with(".scaled_fp8")) return true;
   const std::string_view layer = companion_layer(name);
   if (layer.empty()) return false;
   const TensorInfo* weight = source.find(std::string(layer) + std::string(kWeight));

@@ -43,8 +43,9 @@ Packed with_scale(const WeightSource& source, at::Tensor values, at::Tensor scal
   const int64_t rows = scale.dim() == 2 ? share(out, scale.size(0), tiles) : 0;
   const int64_t columns = scale.dim() == 2 ? share(in, scale.size(1), tiles) : 0;
   if (rows == 0 || columns == 0)
-    refuse(source, name, "of shape " + shape + " scales no weight of shape " + shape_text(values.sizes()) +
-                             " in a layout known here (one, one an output channel, blocks along the input, tiles)");
+    refuse(source, name,
+           "of shape " + shape + " scales no weight of shape " + shape_text(values.sizes()) +
+               " in a layout known here (one, one an output channel, blocks along the input, tiles)");
   if (rows != 1 && scale.size(0) != 1) scale = scale.repeat_interleave(rows, 0).narrow(0, 0, out);
   return {std::move(values), scale.contiguous(), columns};
 }
@@ -62,8 +63,9 @@ void check_note(WeightSource& source, const std::string& name) {
     const bool known = key == "full_precision_matrix_mult" ||
                        (key == "format" && (value == "float8_e4m3fn" || value == "float8_e5m2"));
     if (!known)
-      refuse(source, name, "describes a packing that is not plain fp8 with a scale: " +
-                               quote_name(key + " = " + value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
+      refuse(source, name,
+             "describes a packing that is not plain fp8 with a scale: " +
+                 quote_name(key + " = " + value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
   }
 }
 
@@ -86,8 +88,9 @@ std::optional<Packed> stored_fp8(WeightSource& source, const std::string& name) 
   const at::ScalarType dtype = source.find(name)->dtype;
   if (dtype != at::kFloat8_e4m3fn && dtype != at::kFloat8_e5m2) {
     if (!scale_name.empty())
-      refuse(source, scale_name, "scales a weight that is " + std::string(c10::toString(dtype)) +
-                                     ", not fp8: this packing is not known here");
+      refuse(
+          source, scale_name,
+          "scales a weight that is " + std::string(c10::toString(dtype)) + ", not fp8: this packing is not known here");
     return std::nullopt;
   }
   check_note(source, name.substr(0, name.rfind('.') + 1) + "comfy_quant");

@@ -24,6 +24,10 @@ bool glob(std::string_view pattern, std::string_view text) {
 
 BlockChoice::BlockChoice(const Value& value) {
   if (const auto* list = value.get_if<Array>()) {
+    if (list->empty())
+      throw Error(ExitCode::bad_recipe,
+                  "memory.selective_checkpointing.blocks: the list is empty, so no block would be recomputed; name "
+                  "blocks, or leave the strategy out");
     for (const Value& item : *list) patterns_.push_back(*item.get_if<std::string>());
     matched_.assign(patterns_.size(), false);
     return;
@@ -38,6 +42,7 @@ BlockChoice::BlockChoice(const Value& value) {
 }
 
 bool BlockChoice::recomputed(const Site& site) {
+  count_ = site.count;
   if (patterns_.empty()) return every_ == 0 || site.index < site.count - site.count / every_;
   bool chosen = false;
   for (std::size_t i = 0; i < patterns_.size(); ++i)
@@ -46,6 +51,9 @@ bool BlockChoice::recomputed(const Site& site) {
 }
 
 void BlockChoice::require_all_matched() const {
+  if (every_ > count_)
+    throw Error(ExitCode::bad_recipe, "memory.selective_checkpointing.blocks: \"every " + std::to_string(every_) +
+                                          "\" leaves no block out, the model has " + std::to_string(count_));
   for (std::size_t i = 0; i < patterns_.size(); ++i)
     if (!matched_[i])
       throw Error(ExitCode::bad_recipe,

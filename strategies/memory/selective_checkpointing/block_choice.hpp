@@ -16,11 +16,12 @@ class BlockChoice {
   /// Throws Error (bad_recipe) for another form.
   explicit BlockChoice(const Value& value);
   bool recomputed(const Site& site);
-  /// Throws Error (bad_recipe) naming patterns that matched no block.
+  /// Throws Error (bad_recipe) naming what had no effect: a pattern that matched no block, an N above their number.
   void require_all_matched() const;
 
  private:
   int64_t every_ = 0;  ///< 0: none is left out
+  int64_t count_ = 0;  ///< blocks of the model, once one was asked for
   std::vector<std::string> patterns_;
   std::vector<bool> matched_;
 };

@@ -171,7 +171,7 @@ TEST(ImageModule, WithoutItTheMessageSaysWhatToInstall) {
         std::exit(text.find("/nowhere/libtrainer_images.so") != std::string::npos ? 7 : 1);
       },
       testing::ExitedWithCode(7),
-      "Install libvips .Debian and Ubuntu: apt install libvips42., or train from a complete cache");
+      "Install libvips .Debian and Ubuntu: apt install libvips42.");
 }
 
 }  // namespace

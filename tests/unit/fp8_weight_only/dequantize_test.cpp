@@ -4,8 +4,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <fp8_weight_only/dequantize.hpp>
 #include <gtest/gtest.h>
+#include <fp8_weight_only/dequantize.hpp>
 
 #include <support/parity.hpp>
 
@@ -28,7 +28,8 @@ TEST(Dequantize, EveryCode) {
 
 /// Multiplied in fp32, rounded once: 15 * (1 + 2^-8) is 15.0586, in bf16 15.0625; a scale rounded first would give 15.
 TEST(Dequantize, RoundsOnce) {
-  const Packed packed{at::tensor({15.0F}).to(at::kFloat8_e4m3fn).view({1, 1}), at::tensor({1.00390625F}).view({1, 1}), 1};
+  const Packed packed{at::tensor({15.0F}).to(at::kFloat8_e4m3fn).view({1, 1}), at::tensor({1.00390625F}).view({1, 1}),
+                      1};
   EXPECT_EQ(dequantize(packed, at::kBFloat16).item<float>(), 15.0625F);
   EXPECT_EQ(dequantize(packed, at::kFloat).item<float>(), 15.05859375F);
 }

@@ -31,11 +31,6 @@ Options defaults(const std::string& kind, const std::string& name, const Table& 
   return {name, std::move(values)};
 }
 
-std::unique_ptr<MemoryStrategy> strategy(const std::string& name, const Table& changes = {}) {
-  loader().require("memory", name);
-  return loader().registry().memory.at(name).create(defaults("memory", name, changes));
-}
-
 void fill_lora(const std::vector<Parameter*>& trained) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < trained.size(); ++i)
@@ -60,11 +55,16 @@ std::filesystem::path quickstart_transformer() {
 
 Table fp8_options(const Table& changes) { return defaults("memory", "fp8_weight_only", changes).values(); }
 
+std::unique_ptr<MemoryStrategy> make_strategy(const std::string& name, const Table& changes) {
+  loader().require("memory", name);
+  return loader().registry().memory.at(name).create(defaults("memory", name, changes));
+}
+
 train::LoadedModel open_model(const Setting& setting) {
   train::LoadedModel loaded;
   std::vector<train::MemoryStack::Named> strategies;
-  if (setting.fp8) strategies.push_back({"fp8_weight_only", strategy("fp8_weight_only", *setting.fp8)});
-  if (setting.recompute) strategies.push_back({"full_checkpointing", strategy("full_checkpointing")});
+  if (setting.fp8) strategies.push_back({"fp8_weight_only", make_strategy("fp8_weight_only", *setting.fp8)});
+  if (setting.recompute) strategies.push_back({"full_checkpointing", make_strategy("full_checkpointing")});
   loaded.memory = train::MemoryStack(std::move(strategies));
   loader().require("model", "flux2");
   const ModelComponent& component = loader().registry().models.at("flux2");
@@ -72,7 +72,7 @@ train::LoadedModel open_model(const Setting& setting) {
   loaded.source = component.map_weights(files);
   train::BuildOptions options;
   options.dtype = setting.dtype;
-  options.formats = loaded.memory.formats();
+  options.format = loaded.memory.format();
   train::SourceBuilder builder(*loaded.source, options);
   const std::string config = files->config().value_or("");
   loaded.model = component.create(ModelContext{defaults("model", "flux2"), *loaded.source, config, builder});

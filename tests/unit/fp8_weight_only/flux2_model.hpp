@@ -20,6 +20,9 @@ std::filesystem::path quickstart_transformer();
 /// Options of "fp8_weight_only": the manifest's defaults, changed by `changes`.
 Table fp8_options(const Table& changes = {});
 
+/// A strategy with its manifest's defaults, changed by `changes`.
+std::unique_ptr<MemoryStrategy> make_strategy(const std::string& name, const Table& changes = {});
+
 struct Setting {
   at::ScalarType dtype = at::kBFloat16;
   std::optional<Table> fp8 = {};  ///< options, or no packing

@@ -1,8 +1,8 @@
 /// @file The plugin on a real model: what is packed, LoRA on top, with recomputation, and files that do not show it.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <fp8_weight_only/dequantize.hpp>
 #include <gtest/gtest.h>
+#include <fp8_weight_only/dequantize.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <support/parity.hpp>

@@ -5,9 +5,9 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
 #include <fp8_weight_only/dequantize.hpp>
 #include <fp8_weight_only/stored.hpp>
-#include <gtest/gtest.h>
 #include <trainer/sdk/error.hpp>
 
 #include <limits>
@@ -98,8 +98,9 @@ TEST(StoredFp8, Tiles) {
 }
 
 TEST(StoredFp8, ScalesOfActivationsDoNotMatter) {
-  expect_taken({{"a.weight", fp8_values()}, {"a.weight_scale", at::full({}, 0.5)}, {"a.input_scale", at::full({}, 9.0)}},
-               at::full({1, 1}, 0.5F));
+  expect_taken(
+      {{"a.weight", fp8_values()}, {"a.weight_scale", at::full({}, 0.5)}, {"a.input_scale", at::full({}, 9.0)}},
+      at::full({1, 1}, 0.5F));
 }
 
 TEST(StoredFp8, NotesOfComfy) {
@@ -109,7 +110,8 @@ TEST(StoredFp8, NotesOfComfy) {
     tensors["a.comfy_quant"] = note;
     return tensors;
   };
-  expect_taken(with(text(R"({"format": "float8_e4m3fn", "full_precision_matrix_mult": true})")), at::full({1, 1}, 0.5F));
+  expect_taken(with(text(R"({"format": "float8_e4m3fn", "full_precision_matrix_mult": true})")),
+               at::full({1, 1}, 0.5F));
   EXPECT_EQ(refusal(with(text(R"({"format": "float8_e4m3fn", "convrot": true})"))),
             "model.safetensors: tensor \"a.comfy_quant\" describes a packing that is not plain fp8 with a scale: "
             "\"convrot = true\"");
@@ -134,11 +136,13 @@ TEST(StoredFp8, Refusals) {
                 .find("is Float8_e8m0fnu; scales are fp32, bf16 or fp16"),
             std::string::npos);
   for (const float bad : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
-    EXPECT_EQ(refusal({{"a.weight", values}, {"a.weight_scale", at::full({1}, bad)}}),
-              "model.safetensors: tensor \"a.weight_scale\" holds negative numbers, NaN or infinity; scales are positive");
+    EXPECT_EQ(
+        refusal({{"a.weight", values}, {"a.weight_scale", at::full({1}, bad)}}),
+        "model.safetensors: tensor \"a.weight_scale\" holds negative numbers, NaN or infinity; scales are positive");
   at::Tensor damaged = values.clone();
   damaged.view(at::kByte)[255][383] = 0xff;
-  EXPECT_NE(refusal({{"a.weight", damaged}}, "FP8_NOT_FINITE").find("tensor \"a.weight\" holds NaN"), std::string::npos);
+  EXPECT_NE(refusal({{"a.weight", damaged}}, "FP8_NOT_FINITE").find("tensor \"a.weight\" holds NaN"),
+            std::string::npos);
 }
 
 }  // namespace

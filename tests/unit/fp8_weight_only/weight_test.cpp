@@ -1,10 +1,11 @@
-/// @file The packed weight in a frozen linear: same bits as a dense weight of its numbers, nothing saved but the handle.
+/// @file The packed weight in a frozen linear: same bits as a dense weight of its numbers, nothing saved but the
+/// handle.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/sum.h>
+#include <gtest/gtest.h>
 #include <fp8_weight_only/dequantize.hpp>
 #include <fp8_weight_only/fp8_weight.hpp>
-#include <gtest/gtest.h>
 
 #include <support/parity.hpp>
 

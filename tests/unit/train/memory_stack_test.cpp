@@ -60,12 +60,13 @@ TEST(MemoryStack, EmptyRunsEveryBlockPlainly) {
   EXPECT_EQ(run.verified, &verified);
   EXPECT_EQ(run.site.index, 3);
   EXPECT_EQ(run.site.micro_batch, 1);
-  EXPECT_TRUE(stack.formats().empty());
+  EXPECT_EQ(stack.format(), nullptr);
 }
 
 TEST(MemoryStack, PlacesOfSeveralStrategiesCompose) {
-  const MemoryStack stack = stack_of({{"fp8", "f"}, {"nf4", "f"}, {"swap", "r"}, {"disk", "s"}, {"some", "p"}});
-  EXPECT_EQ(stack.formats().size(), 2U);
+  const MemoryStack stack = stack_of({{"fp8", "f"}, {"swap", "r"}, {"disk", "s"}, {"some", "p"}});
+  EXPECT_NE(stack.format(), nullptr);
+  EXPECT_EQ(stack.format_name(), "fp8 ");
   EXPECT_NE(stack.residency(), nullptr);
   const BlockRun even = stack.run_at({nullptr, 2, 5, 0}, nullptr), odd = stack.run_at({nullptr, 3, 5, 0}, nullptr);
   EXPECT_FALSE(even.options.recompute);
@@ -87,6 +88,10 @@ TEST(MemoryStack, TwoForOnePlaceAreRefused) {
               stack_of({{"one", "s"}, {"two", "s"}});
             }),
             "memory.strategies: \"one\" and \"two\" both store the inputs of blocks; keep one of them");
+  EXPECT_EQ(error_of([] {
+              stack_of({{"fp8", "f"}, {"nf4", "f"}});
+            }),
+            "memory.strategies: \"fp8\" and \"nf4\" both pack weights; keep one of them");
 }
 
 TEST(MemoryStack, DeclaredConflictsAreRefusedInAnyOrder) {

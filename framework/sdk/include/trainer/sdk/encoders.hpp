@@ -28,8 +28,8 @@ class TRAINER_API TextEncoder {
   /// go through one layer before the next, so weights are read once per call. Deterministic; independent of which
   /// captions share a call up to rounding.
   virtual std::vector<NamedTensors> encode(std::span<const std::string> captions) = 0;
-  /// Names what, besides weights, tokenizer and options, determines the result: template and code version. Goes into
-  /// cache keys; change it with the code.
+  /// Names what, besides weights, tokenizer and options, determines the result: template and code version. For people;
+  /// cache keys hash the plugin's library itself.
   [[nodiscard]] virtual std::string identity() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
 };

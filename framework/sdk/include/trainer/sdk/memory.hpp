@@ -15,7 +15,7 @@ struct Site {
   int64_t micro_batch = 0;
 };
 
-/// Packs weights that are never trained. At most one format per weight.
+/// Packs weights that are never trained. At most one in a run.
 class TRAINER_API WeightFormat {
  public:
   virtual ~WeightFormat();

@@ -30,7 +30,7 @@ class TRAINER_API WeightSource {
   [[nodiscard]] virtual at::Tensor read_rows(std::string_view name, int64_t begin, int64_t end);
   /// File or folder, for messages.
   [[nodiscard]] virtual std::string describe() const = 0;
-  /// Identity of the content for cache keys (hash of headers, sizes and modification data, or of the bytes).
+  /// Identity of the content for cache keys (a hash of headers, sizes and bytes), the same for every copy.
   [[nodiscard]] virtual std::string identity() const = 0;
 };
 

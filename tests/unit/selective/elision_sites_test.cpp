@@ -1,0 +1,163 @@
+/// @file Which runs share an answer about dead values, and how an answer that has become wrong is found.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+
+#include "chain.hpp"
+
+namespace trainer::test {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+/// x + gate * (silu(x W + up_bias) W2 + down_bias).
+struct Gated {
+  Gated(bool up_trained, bool down_trained, bool gate_trained, double up_value = 0) : single({}) {
+    const auto add = [&](const std::string& name, bool trained, double shift) {
+      return single.block.add(std::make_shared<Parameter>(name, (data(5, {1, 8}) + shift).requires_grad_(trained)));
+    };
+    const ParameterPtr up = add("up", up_trained, up_value), down = add("down", down_trained, 0),
+                       gate = add("gate", gate_trained, 0);
+    const at::Tensor w = data(6, {8, 8}), w2 = data(7, {8, 8});
+    single.carried = {data(8, {4, 8})};
+    single.block.body = [=](const Flow& flow) -> std::vector<at::Tensor> {
+      const at::Tensor& x = flow.carried[0];
+      const at::Tensor y = at::silu(at::mm(x, w) + up->get());
+      return {x + gate->get() * (at::mm(y, w2) + down->get())};
+    };
+  }
+  Single single;
+};
+
+/// All have one trained tensor [1, 8] and the same calls; what is dead differs. The order must not matter.
+TEST(ElisionSites, TrainedParametersOfOneShapeAreToldApart) {
+  Gated up(true, false, false), down(false, true, false), gate(false, false, true);
+  const std::vector<std::pair<Gated*, Strings>> cases{{&up, {"mm#1"}}, {&down, {"mm#0", "mm#1"}}, {&gate, {}}};
+  for (const auto& order : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {1, 0, 2}}) {
+    VerifiedSites sites;
+    for (const int i : order) {
+      Single& single = cases[static_cast<std::size_t>(i)].first->single;
+      EXPECT_TRUE(same_bits(single.step({}), single.step(eliding(sites)))) << i;
+      EXPECT_EQ(sites.reports.at("toy").dead, cases[static_cast<std::size_t>(i)].second) << i;
+    }
+    EXPECT_EQ(sites.dead.size(), 3U);
+  }
+}
+
+TEST(ElisionSites, BlocksOfOneKindShareAnAnswer) {
+  Chain chain;
+  VerifiedSites sites;
+  for (int step = 0; step < 3; ++step) chain.step(eliding(sites));
+  EXPECT_EQ(sites.dead.size(), 2U);  // the first block, whose input has no gradient, and all others
+  const ChainOptions longer{.rows = 14};
+  Chain other(longer);
+  EXPECT_TRUE(same_bits(other.step({}), other.step(eliding(sites))));
+  EXPECT_EQ(sites.dead.size(), 4U);
+}
+
+TEST(ElisionSites, OutputGradientsAreAPartOfTheSite) {
+  const ParameterPtr a = make_trained("a", {8, 8}, 1);
+  const at::Tensor w = data(2, {8, 8});
+  Single single([&](const Flow& flow) -> std::vector<at::Tensor> {
+    const at::Tensor y = at::mm(flow.carried[0], a->get());
+    return {y * 2, at::mm(at::silu(y), w)};  // mm#0 is read for the second output's gradient only, mm#1 by nobody
+  });
+  single.block.add(a);
+  single.carried = {data(3, {4, 8})};
+  VerifiedSites sites;
+  const std::vector<std::pair<std::vector<std::size_t>, Strings>> cases{
+      {{0}, {"mm#0", "mm#1"}}, {{1}, {"mm#1"}}, {{0, 1}, {"mm#1"}}, {{0}, {"mm#0", "mm#1"}}};
+  for (const auto& [used, dead] : cases) {
+    EXPECT_TRUE(same_bits(single.step({}, used), single.step(eliding(sites), used)));
+    EXPECT_EQ(sites.reports.at("toy").dead, dead);
+  }
+  EXPECT_EQ(sites.dead.size(), 3U);
+}
+
+TEST(Elision, OffElidesNothing) {
+  Chain chain;
+  VerifiedSites sites;
+  selective::SaveList save({"attention"});
+  chain.step(keeping(save, &sites));
+  EXPECT_EQ(sites.reports.at("toy").elided_calls, 0);
+  EXPECT_EQ(sites.reports.at("toy").recomputed_calls, 8);
+  EXPECT_TRUE(sites.dead.empty());
+}
+
+TEST(Elision, ATrainedGateNeedsTheValue) {
+  Chain chain({.trained_modulation = true});
+  VerifiedSites sites;
+  EXPECT_TRUE(same_bits(chain.step({}), chain.step(eliding(sites))));
+  EXPECT_TRUE(sites.reports.at("toy").dead.empty());
+  EXPECT_EQ(sites.reports.at("toy").recomputed_calls, 9);
+}
+
+/// The value is read only when `flag` is set, which no site can see.
+class BecomesAlive : public testing::Test {
+ protected:
+  BecomesAlive() {
+    single.block.add(gate);
+    single.carried = {data(3, {6, 8})};
+    single.block.body = [this](const Flow& flow) -> std::vector<at::Tensor> {
+      const at::Tensor o = at::mm(flow.carried[0], w);
+      return {flag ? flow.carried[0] + o * gate->get() : flow.carried[0] + o * 0.5 + gate->get()};
+    };
+  }
+  bool flag = false;
+  at::Tensor w = data(2, {8, 8});
+  ParameterPtr gate = make_trained("gate", {1, 8}, 1);
+  Single single{{}, "single.4"};
+};
+
+TEST_F(BecomesAlive, IsFoundByTheRecheckEveryTime) {
+  VerifiedSites sites;
+  EXPECT_TRUE(same_bits(single.step({}), single.step(eliding(sites))));
+  EXPECT_EQ(sites.reports.at("toy").dead, Strings{"mm#0"});
+  sites.recheck_elision();
+  EXPECT_TRUE(same_bits(single.step({}), single.step(eliding(sites))));
+  flag = true;
+  sites.recheck_elision();
+  // A run that goes on after the error must meet it again: never a wrong gradient.
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(error_of([&] { single.step(eliding(sites)); }),
+              "block \"single.4\": a value that nothing read when elision was tested is read now; gradients would be "
+              "wrong. Run with elision off and report the model.");
+  BlockRun off = recomputed(&sites);
+  EXPECT_TRUE(same_bits(single.step({}), single.step(off)));
+}
+
+/// The memory of a placeholder is often that of the value just freed, contents included: the recheck must not rely on
+/// what happens to be in it.
+TEST_F(BecomesAlive, IsFoundWhateverThePlaceholdersMemoryHolds) {
+  for (int64_t rows : {1, 2, 8, 64, 512}) {
+    VerifiedSites sites;
+    flag = false;
+    single.carried = {data(3, {rows, 8})};
+    single.step(eliding(sites));
+    flag = true;
+    sites.recheck_elision();
+    EXPECT_NE(error_of([&] { single.step(eliding(sites)); }), "") << rows;
+  }
+}
+
+/// Two values of which each is unread while the other is there: x*0 hides nothing, a maximum of both does.
+TEST(Elision, NothingIsDeadThatOnlyAnotherValueHides) {
+  const ParameterPtr a = make_trained("a", {8, 8}, 1);
+  const at::Tensor w = data(2, {8, 8});
+  Single single([&](const Flow& flow) -> std::vector<at::Tensor> {
+    const at::Tensor x = at::mm(flow.carried[0], a->get());
+    const at::Tensor first = at::mm(flow.carried[0], w), second = at::mm(flow.carried[0], w);
+    // A gradient flows where either is a number.
+    const at::Tensor open = ((first == first).logical_or(second == second)).to(at::kFloat);
+    return {x * open};
+  });
+  single.block.add(a);
+  single.carried = {data(3, {4, 8})};
+  VerifiedSites sites;
+  for (int step = 0; step < 2; ++step) EXPECT_TRUE(same_bits(single.step({}), single.step(eliding(sites))));
+  for (const std::string& dead : sites.reports.at("toy").dead) EXPECT_EQ(dead, "mm#0");
+}
+
+}  // namespace
+}  // namespace trainer::test

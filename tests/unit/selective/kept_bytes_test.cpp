@@ -1,0 +1,105 @@
+/// @file Kept outputs are given back block by block during backward.
+#include <c10/core/CPUAllocator.h>
+
+#include "chain.hpp"
+
+namespace trainer::test {
+namespace {
+
+/// Counts what LibTorch holds on the CPU while it is the allocator.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  CountingAllocator() : base_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/1); }
+  ~CountingAllocator() override { c10::SetCPUAllocator(base_, /*priority=*/1); }
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr data = base_->allocate(bytes);
+    void* const pointer = data.get();
+    auto* const context = new Context{std::move(data), static_cast<int64_t>(bytes), &live_};
+    live_ += context->bytes;
+    return {pointer, context, &release, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  [[nodiscard]] int64_t live() const { return live_; }
+
+ private:
+  struct Context {
+    c10::DataPtr data;
+    int64_t bytes;
+    int64_t* live;
+  };
+  static void release(void* context) {
+    auto* const mine = static_cast<Context*>(context);
+    *mine->live -= mine->bytes;
+    delete mine;
+  }
+  c10::Allocator* base_;
+  int64_t live_ = 0;
+};
+
+/// Moves nothing; reads the bytes after each block's backward, last block first.
+class Reader final : public WeightResidency {
+ public:
+  explicit Reader(const CountingAllocator& counter) : counter_(counter) {}
+  void plan(std::span<Block* const>) override {}
+  void before(const Site&, Pass pass) override {
+    if (pass == Pass::backward && live.empty()) live.push_back(counter_.live());
+  }
+  void after(const Site&, Pass pass) noexcept override {
+    if (pass == Pass::backward) live.push_back(counter_.live());
+  }
+  std::vector<int64_t> live;  ///< first: before any block's backward
+
+ private:
+  const CountingAllocator& counter_;
+};
+
+class KeptBytes : public testing::Test {
+ protected:
+  static constexpr int64_t kBlocks = 5, kRows = 64;
+  std::vector<int64_t> readings(SavePolicy* save, bool retain) {
+    VerifiedSites sites;
+    BlockRun how = recomputed(&sites);
+    how.options.save = save;
+    chain_.step(how);  // the first run is verified, which holds on to outputs
+    Reader reader(counter_);
+    how.residency = &reader;
+    chain_.loss(how).backward({}, retain);
+    chain_.take_grads();
+    if (save != nullptr) kept_ = sites.reports.at("toy").kept_bytes;
+    return reader.live;
+  }
+  Chain chain_{{.blocks = kBlocks, .rows = kRows}};
+  CountingAllocator counter_;
+  int64_t kept_ = 0;
+};
+
+TEST_F(KeptBytes, FallBlockByBlock) {
+  selective::SaveList save({"attention", "toy:frozen_linear#2"});
+  const std::vector<int64_t> full = readings(nullptr, false), selective = readings(&save, false);
+  EXPECT_EQ(kept_, kRows * 32 * 4 + 2 * kRows * 4 + kRows * 64 * 4);
+  ASSERT_EQ(full.size(), static_cast<std::size_t>(kBlocks + 1));
+  ASSERT_EQ(selective.size(), full.size());
+  for (int64_t done = 0; done <= kBlocks; ++done) {
+    const auto i = static_cast<std::size_t>(done);
+    EXPECT_EQ(selective[i] - full[i], (kBlocks - done) * kept_) << done;
+  }
+}
+
+TEST_F(KeptBytes, StayWithARetainedGraph) {
+  selective::SaveList save({"attention"});
+  const std::vector<int64_t> full = readings(nullptr, true), selective = readings(&save, true);
+  for (std::size_t i = 0; i < full.size(); ++i) EXPECT_EQ(selective[i] - full[i], kBlocks * kept_) << i;
+}
+
+TEST_F(KeptBytes, NothingIsLeftAfterTheStep) {
+  selective::SaveList save({"attention", "matmul"});
+  const int64_t before = counter_.live();
+  VerifiedSites sites;
+  BlockRun how = keeping(save, &sites);
+  how.options.elide = true;
+  for (int step = 0; step < 2; ++step) chain_.step(how);
+  EXPECT_EQ(counter_.live(), before);
+}
+
+}  // namespace
+}  // namespace trainer::test
