@@ -4,12 +4,11 @@ namespace trainer::cli {
 
 void add_check(CLI::App& app, Common& common) {
   static RecipeArguments recipe;
-  CLI::App* command =
-      app.add_subcommand("check", "Find out before a run whatever can be known: recipe, files, captions, targets, devices");
+  CLI::App* command = app.add_subcommand(
+      "check", "Find out before a run whatever can be known: recipe, files, captions, targets, devices");
   add_recipe(*command, recipe);
   command->footer("Example: trainer check recipes/quickstart.toml");
-  command->callback(
-      [&common] { common.action = [&common] { return run_with_recipe("check", recipe, {}, common); }; });
+  command->callback([&common] { common.action = [&common] { return run_with_recipe("check", recipe, {}, common); }; });
 }
 
 }  // namespace trainer::cli

@@ -1,8 +1,8 @@
+#include <train/engine.h>
 #include <base/files.hpp>
 #include <cli/engine_loader.hpp>
 #include <nlohmann/json.hpp>
 #include <plugin/library.hpp>
-#include <train/engine.h>
 
 #include <cstdlib>
 #include <cstring>

@@ -27,7 +27,8 @@ std::shared_ptr<weights::ModelFiles> open_files(const std::string& path, const s
 
 std::vector<at::Device> device_of(const recipe::Component& component, const std::vector<at::Device>& otherwise) {
   if (component.device.empty()) return {otherwise.front()};
-  return parse_devices(std::vector<std::string>{component.device}, component.position.text() + ": device of \"" + component.kind + "\"");
+  return parse_devices(std::vector<std::string>{component.device},
+                       component.position.text() + ": device of \"" + component.kind + "\"");
 }
 
 /// Until stages on several devices are executed, a plan must not ask for them; and it must run every micro-batch.
@@ -41,7 +42,8 @@ void require_one_stage(const PlacementPlan& plan, const std::string& name, at::D
   for (const ScheduleStep& step : plan.schedule) {
     const bool known = step.stage == 0 && step.micro_batch >= 0 && step.micro_batch < micro_batches;
     if (!known || state[static_cast<std::size_t>(step.micro_batch)]++ != (step.pass == Pass::forward ? 0 : 1))
-      throw PluginError(name, "plan", "its schedule runs a part that is not there, or not in the order forward, backward");
+      throw PluginError(name, "plan",
+                        "its schedule runs a part that is not there, or not in the order forward, backward");
   }
   if (std::any_of(state.begin(), state.end(), [](int passes) { return passes != 2; }))
     throw PluginError(name, "plan", "its schedule leaves out a micro-batch");
@@ -51,12 +53,12 @@ void require_one_stage(const PlacementPlan& plan, const std::string& name, at::D
 
 at::ScalarType dtype_of(const std::string& name) { return name == "fp32" ? at::kFloat : at::kBFloat16; }
 
-Assembly::Assembly(const Request& request)
-    : loader_(make_loader(request)) {
+Assembly::Assembly(const Request& request) : loader_(make_loader(request)) {
   recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()));
   if (recipe_.memory.budget > 0)
-    throw Error(ExitCode::bad_recipe, "memory.budget: the planner is not part of this version; name the strategies in "
-                                      "memory.strategies");
+    throw Error(ExitCode::bad_recipe,
+                "memory.budget: the planner is not part of this version; name the strategies in "
+                "memory.strategies");
   devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
   std::vector<at::Device> all = devices_;
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
@@ -112,13 +114,12 @@ MemoryStack Assembly::memory_stack() {
   std::vector<MemoryStack::Named> strategies;
   for (const recipe::Component& component : recipe_.memory.components) {
     loader_.require("memory", component.kind);
-    strategies.push_back({component.kind,
-                          plugin::guard(component.kind, "create",
-                                        [&] {
-                                          return loader_.registry().memory.find(component.kind)->second.create(
-                                              component.options);
-                                        }),
-                          cache::options_identity(component.options)});
+    strategies.push_back(
+        {component.kind,
+         plugin::guard(
+             component.kind, "create",
+             [&] { return loader_.registry().memory.find(component.kind)->second.create(component.options); }),
+         cache::options_identity(component.options)});
   }
   return MemoryStack(std::move(strategies));
 }
@@ -154,8 +155,9 @@ LoadedModel Assembly::load_model(ModelUse use) {
   options.headers_only = use == ModelUse::inspect;
   options.format = loaded.memory.format();
   if (options.trained && options.format != nullptr)
-    throw Error(ExitCode::bad_recipe, "memory.strategies: a strategy packs the weights, but without [adapter] they are "
-                                      "trained; add an adapter or leave the strategy out");
+    throw Error(ExitCode::bad_recipe,
+                "memory.strategies: a strategy packs the weights, but without [adapter] they are "
+                "trained; add an adapter or leave the strategy out");
   SourceBuilder builder(*loaded.source, options);
   const std::string config = config_of(*files);
   loaded.model = plugin::guard(component.kind, "create", [&] {
@@ -180,8 +182,8 @@ void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
   });
   loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
   if (use == ModelUse::train)
-    loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed),
-                                     devices_.front());
+    loaded.trained =
+        adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed), devices_.front());
 }
 
 }  // namespace trainer::train

@@ -20,16 +20,16 @@ struct LoadedModel {
   std::shared_ptr<WeightSource> source;  ///< canonical names
   std::unique_ptr<Model> model;
   Inventory inventory;
-  std::unique_ptr<Adapter> adapter;        ///< null: all parameters are trained
-  std::vector<Linear> adapted;             ///< layers that carry the adapter
-  std::vector<Parameter*> trained;         ///< adapter parameters, or all of the model's
+  std::unique_ptr<Adapter> adapter;  ///< null: all parameters are trained
+  std::vector<Linear> adapted;       ///< layers that carry the adapter
+  std::vector<Parameter*> trained;   ///< adapter parameters, or all of the model's
 };
 
 /// How much of a model is needed.
 enum class ModelUse {
-  inspect,   ///< headers only: names, shapes, adapter targets
-  sample,    ///< frozen, no adapter
-  train,     ///< adapter attached, or all parameters trained
+  inspect,  ///< headers only: names, shapes, adapter targets
+  sample,   ///< frozen, no adapter
+  train,    ///< adapter attached, or all parameters trained
 };
 
 /// The recipe's world: its components, made on demand. One per process.

@@ -18,7 +18,7 @@ struct Prepared {
   SamplePlan samples;                           ///< of the recipe's [sample]; no prompts: nothing is drawn
   std::size_t pictures = 0;                     ///< in the data set, without repeats
   std::vector<std::string> notes;               ///< for the user
-  std::string encoders_identity;   ///< hash of encoder weights, tokenizer and options, for checkpoints
+  std::string encoders_identity;                ///< hash of encoder weights, tokenizer and options, for checkpoints
   std::string data_identity;                    ///< hash of pictures, captions and sizes in order, for checkpoints
   int64_t latents_made = 0, captions_made = 0;  ///< not found in the cache
 };

@@ -1,10 +1,10 @@
 /// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
 #include <nlohmann/json.hpp>
 #include <train/cache_phase.hpp>
-#include <weights/tensor_file.hpp>
 #include <train/commands.hpp>
 #include <train/export.hpp>
 #include <train/samples.hpp>
+#include <weights/tensor_file.hpp>
 
 #include <cstdio>
 

@@ -18,8 +18,7 @@ std::vector<at::Device> parse_devices(std::span<const std::string> names, const 
       throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is no device; use \"cpu\" or \"cuda:N\"");
     }
     if (!devices.back().is_cuda() && !devices.back().is_cpu())
-      throw Error(ExitCode::bad_recipe,
-                  where + ": \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
+      throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
   }
   return devices;
 }

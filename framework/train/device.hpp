@@ -16,8 +16,8 @@ namespace trainer::train {
 std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where);
 
 /// When a CUDA device is among them: opens libtorch_cuda.so from LibTorch's folder, initialises the driver (before any
-/// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is not
-/// installed or has no usable device.
+/// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is
+/// not installed or has no usable device.
 void open_devices(std::span<const at::Device> devices, const Request& request);
 
 }  // namespace trainer::train

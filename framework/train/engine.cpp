@@ -1,10 +1,10 @@
 /// @file The engine's C entry: everything that needs LibTorch, behind one function.
-#include <base/log.hpp>
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
+#include <train/engine.h>
+#include <base/log.hpp>
 #include <data/image.hpp>
 #include <train/commands.hpp>
-#include <train/engine.h>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdio>
@@ -16,8 +16,8 @@ namespace {
 
 int dispatch(const std::string& command, const Request& request) {
   static const std::map<std::string, int (*)(const Request&)> commands{
-      {"run", command_run},         {"check", command_check},     {"cache", command_cache},
-      {"sample", command_sample},   {"inspect", command_inspect}, {"plugins_check", command_plugins_check},
+      {"run", command_run},       {"check", command_check},     {"cache", command_cache},
+      {"sample", command_sample}, {"inspect", command_inspect}, {"plugins_check", command_plugins_check},
       {"doctor", command_doctor},
   };
   if (request.quiet) set_log_level(LogLevel::warning);
@@ -53,9 +53,10 @@ extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const 
   } catch (const Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const c10::OutOfMemoryError& error) {
-    return report(ExitCode::out_of_memory, short_text(error) +
-                                               "\n  Less memory: memory.strategies = [\"full_checkpointing\"], a smaller "
-                                               "train.micro_batch_size or resolution.");
+    return report(ExitCode::out_of_memory,
+                  short_text(error) +
+                      "\n  Less memory: memory.strategies = [\"full_checkpointing\"], a smaller "
+                      "train.micro_batch_size or resolution.");
   } catch (const c10::Error& error) {
     return report(ExitCode::failed, short_text(error));
   } catch (const std::bad_alloc&) {

@@ -1,4 +1,5 @@
-/// @file The memory strategies of a run, combined: at most one recompute policy, residency and store, one weight format.
+/// @file The memory strategies of a run, combined: at most one recompute policy, residency and store, one weight
+/// format.
 #pragma once
 
 #include <trainer/sdk/memory.hpp>

@@ -52,7 +52,8 @@ at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_
   const at::Tensor stored = source_.read(name);
   const at::ScalarType dtype = options_.trained ? at::kFloat : options_.dtype;
   // A copy even where the dtype is right: the stored tensor may be a view of the mapped file.
-  at::Tensor tensor = stored.to(stored.options().dtype(dtype).device(options_.device), /*non_blocking=*/false, /*copy=*/true);
+  at::Tensor tensor =
+      stored.to(stored.options().dtype(dtype).device(options_.device), /*non_blocking=*/false, /*copy=*/true);
   inventory_.weight_bytes += static_cast<int64_t>(tensor.nbytes());
   return tensor.requires_grad_(options_.trained);
 }

@@ -13,15 +13,15 @@ namespace trainer::train {
 struct Inventory {
   std::vector<Linear> linears;
   std::vector<ParameterPtr> parameters;
-  int64_t weight_bytes = 0;       ///< held by frozen weights and parameters
-  int64_t parameter_count = 0;    ///< elements of all weights
+  int64_t weight_bytes = 0;     ///< held by frozen weights and parameters
+  int64_t parameter_count = 0;  ///< elements of all weights
 };
 
 struct BuildOptions {
   at::ScalarType dtype = at::kFloat;  ///< compute dtype; frozen weights are kept in it
   at::Device device = at::kCPU;
-  bool trained = false;       ///< weights become fp32 leaves that require grad (full fine-tune)
-  bool headers_only = false;  ///< shapes and names only: nothing is read; the model cannot run
+  bool trained = false;            ///< weights become fp32 leaves that require grad (full fine-tune)
+  bool headers_only = false;       ///< shapes and names only: nothing is read; the model cannot run
   WeightFormat* format = nullptr;  ///< of the memory strategies; null: weights stay dense
 };
 

@@ -192,8 +192,9 @@ void Run::resume() {
     Live parts_now = live();
     restore(*found, parts_now);
     if (recipe_.train.threads > 0 && recipe_.train.threads != saved.threads)
-      log_warning("train.threads = " + std::to_string(recipe_.train.threads) + " is not used: the checkpoint was made with " +
-                  std::to_string(saved.threads) + " threads, and results depend on it");
+      log_warning("train.threads = " + std::to_string(recipe_.train.threads) +
+                  " is not used: the checkpoint was made with " + std::to_string(saved.threads) +
+                  " threads, and results depend on it");
     at::set_num_threads(saved.threads);
     loss_ = saved.loss;
     step = saved.step;

@@ -79,7 +79,7 @@ class Run {
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
   int64_t first_step_ = 0;  ///< steps done when this process took over
   bool recompute_logged_ = false;
-  double first_loss_ = 0;   ///< smoothed over the first steps, for the summary
+  double first_loss_ = 0;  ///< smoothed over the first steps, for the summary
 };
 
 }  // namespace trainer::train

@@ -61,8 +61,8 @@ Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
   const std::unique_ptr<Autoencoder> autoencoder = decoder();
   Pictures pictures(plan.prompts.size());
   for (std::size_t i = 0; i < latents.size(); ++i)
-    pictures[i / settings.seeds.size()].push_back(plugin::guard(
-        "autoencoder", "decode", [&] { return decode_one(*autoencoder, latents[i]); }));
+    pictures[i / settings.seeds.size()].push_back(
+        plugin::guard("autoencoder", "decode", [&] { return decode_one(*autoencoder, latents[i]); }));
   return pictures;
 }
 

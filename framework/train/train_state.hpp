@@ -1,4 +1,5 @@
-/// @file What a checkpoint holds and how it is put back: trained parameters, optimiser, EMA, step, thread count, recipe.
+/// @file What a checkpoint holds and how it is put back: trained parameters, optimiser, EMA, step, thread count,
+/// recipe.
 #pragma once
 
 #include <checkpoint/store.hpp>
@@ -21,10 +22,10 @@ struct Live {
 
 /// Numbers and texts beside the tensors.
 struct Progress {
-  int64_t step = 0;               ///< optimiser steps done
-  int threads = 1;                ///< LibTorch's, restored on resume: reductions depend on it
-  metrics::SmoothedMean loss;     ///< for the display only
-  std::string recipe;             ///< resolved, as TOML
+  int64_t step = 0;            ///< optimiser steps done
+  int threads = 1;             ///< LibTorch's, restored on resume: reductions depend on it
+  metrics::SmoothedMean loss;  ///< for the display only
+  std::string recipe;          ///< resolved, as TOML
 };
 
 checkpoint::Content capture(const Live& live, const Progress& progress);

@@ -113,7 +113,8 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
   throw Error(ExitCode::non_finite, text + "the gradient became non-finite; " +
                                         (where.empty() ? "every element is finite, but the norm is too large for fp32"
                                                        : "first in \"" + where + "\"") +
-                                        "; files: " + join(files) + "; timesteps: " + join(times) + ". The weights were not changed by this step.");
+                                        "; files: " + join(files) + "; timesteps: " + join(times) +
+                                        ". The weights were not changed by this step.");
 }
 
 }  // namespace trainer::train

@@ -23,14 +23,14 @@ struct Parts {
   optim::AdamW& optimizer;
   optim::Ema* ema = nullptr;  ///< null: none
   optim::LrSchedule schedule;
-  double max_grad_norm = 1.0;  ///< 0: no clipping
+  double max_grad_norm = 1.0;                   ///< 0: no clipping
   std::string plugins = "model and objective";  ///< who is named when a call into them throws
 };
 
 struct StepReport {
-  int64_t step = 0;        ///< steps done, this one included
-  double loss = 0;         ///< mean over the step's samples
-  double grad_norm = 0;    ///< before clipping
+  int64_t step = 0;      ///< steps done, this one included
+  double loss = 0;       ///< mean over the step's samples
+  double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   double seconds = 0;
 };
@@ -56,7 +56,7 @@ class Trainer {
   [[noreturn]] void report_non_finite(const std::vector<at::Tensor>& losses);
 
   Parts parts_;
-  int64_t step_;  ///< optimiser steps done
+  int64_t step_;                  ///< optimiser steps done
   bool first_step_done_ = false;  ///< of this process
   VerifiedSites verified_;
 };

@@ -12,12 +12,27 @@ namespace trainer::recompute {
 namespace {
 
 /// Functional overloads only; the composites (linear, matmul, scaled_dot_product_attention) reach these.
-constexpr std::array kHeavyOps{
-    "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "addbmm", "_addmm_activation", "mm.dtype", "addmm.dtype",
-    "bmm.dtype", "convolution", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm", "_int_mm",
-    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_fused_attention_overrideable"};
+constexpr std::array kHeavyOps{"mm",
+                               "addmm",
+                               "bmm",
+                               "baddbmm",
+                               "mv",
+                               "addmv",
+                               "addbmm",
+                               "_addmm_activation",
+                               "mm.dtype",
+                               "addmm.dtype",
+                               "bmm.dtype",
+                               "convolution",
+                               "_scaled_mm",
+                               "_scaled_mm_v2",
+                               "_grouped_mm",
+                               "_int_mm",
+                               "_scaled_dot_product_flash_attention_for_cpu",
+                               "_scaled_dot_product_flash_attention",
+                               "_scaled_dot_product_efficient_attention",
+                               "_scaled_dot_product_cudnn_attention",
+                               "_scaled_dot_product_fused_attention_overrideable"};
 
 /// Arguments in which a forward without grad and a recompute with grad may differ: whether the log-sum-exp is wanted.
 bool is_grad_dependent(const std::string& name) { return name == "compute_log_sumexp" || name == "compute_logsumexp"; }
@@ -43,7 +58,8 @@ double flops_per_element(const std::string& name, const torch::jit::Stack& stack
   const auto tensor = [&](std::size_t i) { return stack[first + i].toTensor(); };
   if (name.find("attention") != std::string::npos)  // q k^T and p v
     return 4.0 * static_cast<double>(tensor(1).size(-2));
-  if (name == "convolution") return 2.0 * static_cast<double>(tensor(1).numel()) / static_cast<double>(tensor(1).size(0));
+  if (name == "convolution")
+    return 2.0 * static_cast<double>(tensor(1).numel()) / static_cast<double>(tensor(1).size(0));
   const std::size_t left = name.find("add") != std::string::npos ? 1 : 0;
   return 2.0 * static_cast<double>(tensor(left).size(-1));
 }
@@ -78,9 +94,9 @@ void heavy_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
 void install_heavy_kernels() {
   // Registered for the life of the process, from a function: never by a static object.
   static torch::Library* library = [] {
-    auto* made = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
-    for (const char* name : kHeavyOps)
-      made->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
+    auto* made =
+        new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
+    for (const char* name : kHeavyOps) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
     return made;
   }();
   static_cast<void>(library);

@@ -107,9 +107,10 @@ void OpRegion::mismatch(const HeavyOp& op) const {
 void OpRegion::require_all_replayed() const {
   if (position_ == static_cast<int64_t>(calls_.size())) return;
   const HeavyOp& missing = calls_[static_cast<std::size_t>(position_)];
-  throw Error(ExitCode::failed, "block \"" + block_.info().name + "\": the recompute made " + std::to_string(position_) +
-                                    " heavy calls, the forward " + std::to_string(calls_.size()) +
-                                    "; the first one missing is " + missing.op + " #" + std::to_string(missing.index));
+  throw Error(ExitCode::failed, "block \"" + block_.info().name + "\": the recompute made " +
+                                    std::to_string(position_) + " heavy calls, the forward " +
+                                    std::to_string(calls_.size()) + "; the first one missing is " + missing.op + " #" +
+                                    std::to_string(missing.index));
 }
 
 int64_t OpRegion::kept_bytes() const {
@@ -145,7 +146,8 @@ OpRegion::Outputs OpRegion::record(HeavyOp op, const std::function<Outputs()>& c
   if (policy_ != nullptr && policy_->keep(op)) {
     Kept kept{detached(outputs), {}};
     for (const c10::IValue& value : kept.outputs)
-      kept.versions.push_back(value.isTensor() && value.toTensor().defined() ? static_cast<int64_t>(value.toTensor()._version()) : 0);
+      kept.versions.push_back(
+          value.isTensor() && value.toTensor().defined() ? static_cast<int64_t>(value.toTensor()._version()) : 0);
     kept_.emplace(op.position, std::move(kept));
   }
   return outputs;
@@ -175,7 +177,8 @@ OpRegion::Outputs OpRegion::replay(const HeavyOp& op, const std::function<Output
     Outputs outputs;
     for (std::size_t k = 0; k < metas_[i].outputs.size(); ++k) {
       const at::Tensor& like = metas_[i].outputs[k].toTensor();
-      outputs.emplace_back(at::empty_strided(like.sizes(), like.strides(), like.options().device(metas_[i].devices[k])));
+      outputs.emplace_back(
+          at::empty_strided(like.sizes(), like.strides(), like.options().device(metas_[i].devices[k])));
     }
     return outputs;
   }

@@ -1,5 +1,5 @@
-/// @file Heavy operations of one block run, seen below autograd: recorded in forward, replayed in the recompute. Private
-/// to the SDK.
+/// @file Heavy operations of one block run, seen below autograd: recorded in forward, replayed in the recompute.
+/// Private to the SDK.
 ///
 /// A boxed kernel at the ADInplaceOrView dispatch key of each heavy ATen operator sits between the autograd kernel and
 /// the backend: in the recompute it can answer with a kept output, or with a placeholder for a value that nothing
@@ -46,7 +46,7 @@ class OpRegion {
   void require_all_replayed() const;
 
   // Settings of the next replay.
-  std::set<int64_t> dead;           ///< positions whose value nothing reads: placeholders
+  std::set<int64_t> dead;            ///< positions whose value nothing reads: placeholders
   std::map<int64_t, Poison> poison;  ///< positions whose value is overwritten, to find dead ones
   bool keep_outputs = false;         ///< kept outputs stay after the replay (retained graph, trial runs)
 

@@ -192,7 +192,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       const std::string site = recompute::elision_site(*kept.block, region, leaves, grads);
       auto known = sites->dead.find(site);
       if (known == sites->dead.end())
-        known = sites->dead.emplace(site, recompute::find_dead(region, leaves, kept.parameters.size(), grads, trial)).first;
+        known =
+            sites->dead.emplace(site, recompute::find_dead(region, leaves, kept.parameters.size(), grads, trial)).first;
       else if (sites->stale.contains(site)) {
         recompute::require_still_dead(*kept.block, region, known->second, leaves, grads, trial);
         sites->stale.erase(site);  // not before: what failed must fail again

@@ -33,9 +33,10 @@ class SelectiveCheckpointing final : public MemoryStrategy, public RecomputePoli
 };
 
 void init(Registrar& registrar) {
-  registrar.add(MemoryComponent{"selective_checkpointing", [](const Options& options) -> std::unique_ptr<MemoryStrategy> {
-                                  return std::make_unique<SelectiveCheckpointing>(options);
-                                }});
+  registrar.add(
+      MemoryComponent{"selective_checkpointing", [](const Options& options) -> std::unique_ptr<MemoryStrategy> {
+                        return std::make_unique<SelectiveCheckpointing>(options);
+                      }});
 }
 
 }  // namespace
