@@ -79,11 +79,12 @@ Packed quantize(const at::Tensor& weight, Granularity granularity, const std::st
       scale = scale_for(largest(groups, name)).squeeze(2);
       packed.scale.narrow(0, begin, count).copy_(scale);
     }
-    packed.values.narrow(0, begin, count)
-        .copy_((groups / scale.unsqueeze(2)).clamp_(-kLargest, kLargest).view({count, in}));
+    packed.values.narrow(0, begin, count).copy_(saturated_cast(groups / scale.unsqueeze(2)).view({count, in}));
   });
   return packed;
 }
+
+at::Tensor saturated_cast(at::Tensor numbers) { return numbers.clamp_(-kLargest, kLargest).to(at::kFloat8_e4m3fn); }
 
 void require_finite(const at::Tensor& matrix, const std::string& name) {
   for_each_rows(matrix, [&](int64_t, const at::Tensor& rows) { largest(rows.reshape({1, -1}), name); });

@@ -29,6 +29,9 @@ Granularity granularity_from(const std::string& text);
 /// `weight` is a floating matrix on the CPU; `name` is for messages. Throws Error (bad_input, FP8_NOT_FINITE).
 Packed quantize(const at::Tensor& weight, Granularity granularity, const std::string& name);
 
+/// fp32 numbers as e4m3, those beyond it as the largest: the clamp and the cast of `quantize`. Changes `numbers`.
+at::Tensor saturated_cast(at::Tensor numbers);
+
 /// Throws Error (bad_input, FP8_NOT_FINITE) when a matrix of any floating dtype holds NaN or infinity.
 void require_finite(const at::Tensor& matrix, const std::string& name);
 

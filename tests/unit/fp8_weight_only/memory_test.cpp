@@ -1,6 +1,7 @@
 /// @file Loading is streaming: 200 MB of bf16 weights become a packed model with one tensor at a time beside it.
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <unistd.h>
 #include <trainer/sdk/memory.hpp>
 
@@ -73,6 +74,7 @@ TEST(Streaming, PeakIsThePackedModelAndOneTensor) {
   EXPECT_EQ(inventory.weight_bytes, kPackedBytes);
   EXPECT_EQ(bytes.live(), kPackedBytes);
   EXPECT_LE(bytes.peak(), kPackedBytes + kTensorBytes + kSlack);
+  std::printf("    peak of tensors %lld MB\n", static_cast<long long>(bytes.peak() >> 20));
   ASSERT_EQ(source.reads.size(), static_cast<std::size_t>(kLayers));
   for (const auto& [name, count] : source.reads) EXPECT_EQ(count, 1) << name << " was read again";
 }
@@ -99,6 +101,7 @@ TEST(Streaming, ResidentMemoryFromAFile) {
   }
   const auto fp8 = testing::make_strategy("fp8_weight_only");
   const auto files = weights::ModelFiles::open(folder);
+  malloc_trim(0);                                 // what earlier tests freed must not hide what this one takes
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts anew
   const int64_t before = status_bytes("VmRSS");
   EXPECT_LT(status_bytes("VmHWM"), before + (8 << 20)) << "the peak could not be reset: this test would show nothing";
@@ -109,7 +112,10 @@ TEST(Streaming, ResidentMemoryFromAFile) {
               static_cast<long long>(peak >> 20), static_cast<long long>(kPackedBytes >> 20),
               static_cast<long long>(kTensorBytes >> 20), static_cast<long long>(kLayers * kTensorBytes >> 20));
   EXPECT_GE(peak, kPackedBytes);
-  EXPECT_LE(peak, kPackedBytes + kTensorBytes + kSlack);
+  // Code that is loaded on first use and gaps in the heap count here; a second tensor would be beyond.
+  constexpr int64_t kSystemSlack = 16 << 20;
+  static_assert(kSystemSlack < kTensorBytes);
+  EXPECT_LE(peak, kPackedBytes + kTensorBytes + kSystemSlack);
   std::filesystem::remove_all(folder);
 }
 #endif
