@@ -117,6 +117,7 @@ void sync_folder(const fs::path& folder) {
 }
 
 void make_folders(const fs::path& folder) {
+  if (folder.empty()) return;  // the parent of a bare file name: the current folder
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)

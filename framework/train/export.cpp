@@ -133,6 +133,8 @@ void apply_exported(LoadedModel& loaded, const std::filesystem::path& path, at::
     if (alpha) pair.up = pair.up * (*alpha / static_cast<double>(pair.down.size(0)));
     state.adapter = std::make_unique<ExportedLora>(pair.down.to(device), pair.up.to(device));
   }
+  constexpr std::size_t kShown = 2000;  // of a file that is something else altogether, the first lines are enough
+  if (problems.size() > kShown) problems = problems.substr(0, problems.rfind('\n', kShown)) + "\n  and more";
   if (!problems.empty() || pairs.empty())
     throw Error(ExitCode::bad_input,
                 path.string() +

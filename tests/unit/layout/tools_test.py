@@ -106,7 +106,7 @@ class CudaDetection(InFolder):
 
     def said(self, *arguments):
         return subprocess.run([self.folder / "tools/trainer", *arguments], cwd=self.folder, capture_output=True, text=True,
-                              check=True).stdout.splitlines()
+                              check=True, env={**os.environ, "TRAINER_FETCH_CUDA": "1"}).stdout.splitlines()
 
     def test_calls_setup_build_and_the_program(self):
         self.assertEqual(self.said("run", "a b.toml", "--set", "x=1"),
