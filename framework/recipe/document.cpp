@@ -15,6 +15,8 @@ namespace {
 /// toml++ limits the depth of values (256), not the number of dots in a key: "a.a.a..." of a megabyte would overflow
 /// the stack when the tables are freed.
 constexpr std::size_t kMaxKeyDots = 16;
+/// Of tables and lists in each other: far more than any recipe has, far less than the stack holds.
+constexpr int kMaxDepth = 64;
 
 SourcePosition position_of(const toml::source_region& region, const std::string& file) {
   return {file, region.begin.line, region.begin.column};
@@ -79,13 +81,16 @@ void refuse_deep_keys(std::string_view text, const std::string& file) {
   }
 }
 
-Node convert(const toml::node& node, const std::string& file) {
+Node convert(const toml::node& node, const std::string& file, int depth = 0) {
   Node out;
   out.position = position_of(node.source(), file);
+  if (depth > kMaxDepth)
+    throw Error(ExitCode::bad_recipe, out.position.text() + ": tables and lists are nested more than " +
+                                          std::to_string(kMaxDepth) + " levels deep");
   if (const auto* table = node.as_table()) {
     Node::Entries entries;
     for (const auto& [key, value] : *table) {
-      entries.push_back({std::string(key.str()), position_of(key.source(), file), convert(value, file)});
+      entries.push_back({std::string(key.str()), position_of(key.source(), file), convert(value, file, depth + 1)});
     }
     // toml++ sorts by name; we keep the order of the text.
     std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -94,7 +99,7 @@ Node convert(const toml::node& node, const std::string& file) {
     out.data = std::move(entries);
   } else if (const auto* array = node.as_array()) {
     Node::List items;
-    for (const toml::node& item : *array) items.push_back(convert(item, file));
+    for (const toml::node& item : *array) items.push_back(convert(item, file, depth + 1));
     out.data = std::move(items);
   } else if (const auto* text = node.as_string()) {
     out.data = text->get();
