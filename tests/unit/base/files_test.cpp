@@ -89,5 +89,9 @@ TEST_F(Files, CacheFolderFollowsTheEnvironment) {
   setenv("HOME", old_home.c_str(), 1);
 }
 
+TEST(MakeFolders, TheParentOfABareNameIsTheCurrentFolder) {
+  EXPECT_NO_THROW(make_folders(std::filesystem::path("samples.png").parent_path()));
+}
+
 }  // namespace
 }  // namespace trainer
