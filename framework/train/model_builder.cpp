@@ -44,11 +44,7 @@ void SourceBuilder::refuse_scaled(const std::string& name) const {
               "MODEL_SCALES");
 }
 
-at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_t>& shape) {
-  require_shape(name, shape);
-  refuse_scaled(name);
-  inventory_.parameter_count += c10::multiply_integers(shape);
-  if (options_.headers_only) return {};
+at::Tensor SourceBuilder::read(const std::string& name) {
   const at::Tensor stored = source_.read(name);
   const at::ScalarType dtype = options_.trained ? at::kFloat : options_.dtype;
   // A copy even where the dtype is right: the stored tensor may be a view of the mapped file.
@@ -58,6 +54,29 @@ at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_
   return tensor.requires_grad_(options_.trained);
 }
 
+at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_t>& shape) {
+  require_shape(name, shape);
+  refuse_scaled(name);
+  inventory_.parameter_count += c10::multiply_integers(shape);
+  return options_.headers_only ? at::Tensor() : read(name);
+}
+
+void SourceBuilder::fill(LinearState& state) {
+  const std::string weight = state.name + ".weight";
+  if (!options_.trained && options_.format != nullptr)
+    state.frozen = options_.format->pack(state, weight, source_, options_.dtype);
+  if (state.frozen) {
+    state.frozen->to(options_.device);
+    inventory_.weight_bytes += state.frozen->bytes();
+    return;
+  }
+  refuse_scaled(weight);
+  if (options_.trained)
+    state.weight->value() = read(weight);
+  else
+    state.frozen = std::make_shared<DenseWeight>(read(weight));
+}
+
 Linear SourceBuilder::linear(const std::string& name, int64_t in, int64_t out, bool bias) {
   auto state = std::make_shared<LinearState>();
   state->name = name;
@@ -65,22 +84,27 @@ Linear SourceBuilder::linear(const std::string& name, int64_t in, int64_t out, b
   state->out = out;
   const std::string weight = name + ".weight";
   require_shape(weight, {out, in});
-  if (!options_.trained && !options_.headers_only && options_.format != nullptr)
-    state->frozen = options_.format->pack(*state, weight, source_, options_.dtype);
-  if (state->frozen) {
-    state->frozen->to(options_.device);
-    inventory_.weight_bytes += state->frozen->bytes();
-    inventory_.parameter_count += in * out;
-  } else {
-    at::Tensor tensor = load(weight, {out, in});
-    if (options_.trained)
-      state->weight = std::make_shared<Parameter>(weight, std::move(tensor));
-    else if (tensor.defined())
-      state->frozen = std::make_shared<DenseWeight>(std::move(tensor));
-  }
+  inventory_.parameter_count += in * out;
+  if (options_.trained) state->weight = std::make_shared<Parameter>(weight, at::Tensor());
+  if (options_.headers_only)
+    refuse_scaled(weight);
+  else
+    fill(*state);
   if (bias) state->bias = std::make_shared<Parameter>(name + ".bias", load(name + ".bias", {out}));
   inventory_.linears.emplace_back(state);
   return inventory_.linears.back();
+}
+
+void SourceBuilder::materialise(std::span<const Linear> linears, std::span<const ParameterPtr> parameters) {
+  options_.headers_only = false;  // a scaled weight without its format is refused from now on
+  for (const Linear& linear : linears) {
+    fill(linear.state());
+    if (const ParameterPtr& bias = linear.state().bias) bias->value() = read(bias->name());
+  }
+  for (const ParameterPtr& parameter : parameters) {
+    refuse_scaled(parameter->name());
+    parameter->value() = read(parameter->name());
+  }
 }
 
 ParameterPtr SourceBuilder::parameter(const std::string& name, const std::vector<int64_t>& shape) {

@@ -3,7 +3,7 @@
 
 #include <trainer/sdk/memory.hpp>
 
-#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ struct BuildOptions {
   at::ScalarType dtype = at::kFloat;  ///< compute dtype; frozen weights are kept in it
   at::Device device = at::kCPU;
   bool trained = false;            ///< weights become fp32 leaves that require grad (full fine-tune)
-  bool headers_only = false;       ///< shapes and names only: nothing is read; the model cannot run
+  bool headers_only = false;       ///< shapes and names only: nothing is read; what is to run needs `materialise`
   WeightFormat* format = nullptr;  ///< of the memory strategies; null: weights stay dense
 };
 
@@ -36,12 +36,18 @@ class SourceBuilder final : public ModelBuilder {
   at::Device device() const override { return options_.device; }
   /// What was built so far.
   [[nodiscard]] const Inventory& inventory() const { return inventory_; }
+  /// Reads what a headers-only build left out, for these of its layers and parameters alone: a part of a model runs
+  /// without the rest being read.
+  void materialise(std::span<const Linear> linears, std::span<const ParameterPtr> parameters);
 
  private:
   void require_shape(const std::string& name, const std::vector<int64_t>& shape) const;
   /// A packed weight without its scales would be another weight: throws Error (bad_input, MODEL_SCALES).
   void refuse_scaled(const std::string& name) const;
   at::Tensor load(const std::string& name, const std::vector<int64_t>& shape);
+  /// The tensor of `name` as the model holds it, counted in the inventory's bytes.
+  at::Tensor read(const std::string& name);
+  void fill(LinearState& state);
   WeightSource& source_;
   BuildOptions options_;
   Inventory inventory_;

@@ -147,6 +147,48 @@ TEST(SourceBuilder, HeadersOnlyReadsNothing) {
             "model.safetensors: tensor \"norm.weight\" has shape [4], the model needs [5]");
 }
 
+/// Counts what is read.
+class Counting final : public WeightSource {
+ public:
+  explicit Counting(WeightSource& inner) : inner_(inner) {}
+  [[nodiscard]] std::vector<std::string> names() const override { return inner_.names(); }
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const override { return inner_.find(name); }
+  [[nodiscard]] at::Tensor read(std::string_view name) override {
+    reads.emplace_back(name);
+    return inner_.read(name);
+  }
+  [[nodiscard]] std::string describe() const override { return inner_.describe(); }
+  [[nodiscard]] std::string identity() const override { return inner_.identity(); }
+  std::vector<std::string> reads;
+
+ private:
+  WeightSource& inner_;
+};
+
+TEST(SourceBuilder, MaterialisesWhatIsAskedForAndReadsNothingElse) {
+  NamedTensors many = weights();
+  many["attn.to_k.weight"] = at::ones({2, 3});
+  test::MemorySource inner(many);
+  for (const bool trained : {false, true}) {
+    Counting source(inner);
+    BuildOptions headers = options(at::kBFloat16, trained);
+    headers.headers_only = true;
+    SourceBuilder builder(source, headers);
+    const Linear q = builder.linear("attn.to_q", 3, 2, true), k = builder.linear("attn.to_k", 3, 2, false);
+    const ParameterPtr norm = builder.parameter("norm.weight", {4});
+    EXPECT_TRUE(source.reads.empty());
+    builder.materialise(std::vector{q}, std::vector{norm});
+    EXPECT_EQ(source.reads, (std::vector<std::string>{"attn.to_q.weight", "attn.to_q.bias", "norm.weight"}));
+    SourceBuilder at_once(inner, options(at::kBFloat16, trained));
+    const at::Tensor x = at::ones({1, 3}, at::kBFloat16);
+    EXPECT_TRUE(test::same_bits(q(x), at_once.linear("attn.to_q", 3, 2, true)(x)));
+    EXPECT_EQ(norm->trainable(), trained);
+    EXPECT_EQ(q.state().weight != nullptr, trained);
+    EXPECT_THROW((void)k(x), std::exception) << "was left out";
+    EXPECT_EQ(builder.inventory().weight_bytes, (trained ? 4 : 2) * (6 + 2 + 4));
+  }
+}
+
 TEST(SourceBuilder, AFormatPacksTheWeightsThatItWants) {
   NamedTensors many = weights();
   many["attn.to_k.weight"] = at::zeros({2, 3});
