@@ -1,6 +1,7 @@
 #include <toml++/toml.h>
 
 #include <cli/layout.hpp>
+#include <trainer/sdk/error.hpp>
 
 #include <cstdlib>
 #include <sstream>
@@ -11,7 +12,11 @@ namespace fs = std::filesystem;
 
 Layout find_layout(const std::vector<std::string>& extra) {
   Layout layout;
-  for (const std::string& folder : extra) layout.plugins.push_back({fs::absolute(folder), "--plugin-dir"});
+  for (const std::string& folder : extra) {
+    if (!fs::is_directory(folder))
+      throw Error(ExitCode::not_found, "--plugin-dir " + folder + ": there is no such folder");
+    layout.plugins.push_back({fs::absolute(folder), "--plugin-dir"});
+  }
   if (const char* more = std::getenv("TRAINER_PLUGIN_PATH")) {
     std::istringstream folders(more);
     for (std::string folder; std::getline(folders, folder, ':');)

@@ -135,6 +135,7 @@ Picture open_image(const void* bytes, size_t size, const TrainerImageLimits& lim
     throw Refused(format == "tiff" ? "has several pages; keep one" : "is animated; keep one frame");
   }
   check_colours(image.get());
+  vips_error_clear();  // loaders note what they tried in vain while they looked for the header
   return image;
 }
 
@@ -201,10 +202,16 @@ Picture covered(Picture image, int64_t width, int64_t height) {
   return taken(result, cropped, "cannot be cropped");
 }
 
+/// libvips' tile cache paints a tile that cannot be decoded black, notes the reason and may still report success, as
+/// other threads run: what it noted is the failure.
+void require_decoded(bool succeeded, const std::string& format) {
+  if (!succeeded || *vips_error_buffer() != '\0') throw Refused("damaged " + format + ": " + vips_reason());
+}
+
 /// Decodes every pixel, keeping none.
-void read_through(VipsImage* image) {
+void read_through(VipsImage* image, const std::string& format) {
   double highest = 0;
-  if (vips_max(image, &highest, nullptr) != 0) throw Refused("damaged: " + vips_reason());
+  require_decoded(vips_max(image, &highest, nullptr) == 0, format);
 }
 
 template <typename Work>
@@ -249,14 +256,14 @@ TRAINER_IMAGES_EXPORT int trainer_images_decode(const void* bytes, size_t size, 
   return guarded(message, [&] {
     std::string format;
     Picture image = open_image(bytes, size, *limits, format);
-    if (width == 0) return read_through(image.get());
+    if (width == 0) return read_through(image.get(), format);
     image = covered(upright(to_srgb(flattened(std::move(image)))), width, height);
     size_t written = 0;
     void* pixels = vips_image_write_to_memory(image.get(), &written);
-    if (pixels == nullptr) throw Refused("damaged " + format + ": " + vips_reason());
     const bool fits = written == static_cast<size_t>(3 * width * height);
-    if (fits) std::memcpy(rgb, pixels, written);
+    if (pixels != nullptr && fits) std::memcpy(rgb, pixels, written);
     g_free(pixels);
+    require_decoded(pixels != nullptr, format);
     if (!fits) throw Refused("decoded to an unexpected size");
   });
 }

@@ -105,6 +105,11 @@ class Scan {
   }
 
   void add_notes() {
+    std::size_t empty = 0;
+    for (const Sample& sample : dataset_.samples) empty += sample.caption.empty() ? 1 : 0;
+    if (empty > 0)
+      dataset_.notes.push_back(std::to_string(empty) + (empty == 1 ? " picture has" : " pictures have") +
+                               " an empty caption and will be trained without text");
     for (std::size_t i = 0; i < sources_.size(); ++i) {
       if (enlarged_[i] > 0) {
         dataset_.notes.push_back(std::to_string(enlarged_[i]) + " pictures of " + sources_[i].folder +

@@ -38,7 +38,7 @@ double SmoothedMean::value() const { return weight > 0 ? sum / weight : std::num
 void Throughput::step_done(Clock::time_point now) {
   last_seconds_ = std::chrono::duration<double>(now - last_).count();
   last_ = now;
-  seconds_.add(last_seconds_);
+  if (++steps_ > 1) seconds_.add(last_seconds_);
 }
 
 MemoryUse memory_use() {

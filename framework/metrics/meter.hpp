@@ -19,7 +19,8 @@ struct SmoothedMean {
   [[nodiscard]] double value() const;
 };
 
-/// Seconds per step and the time left. The first steps of a run are slower (warm-up), so the rate forgets them.
+/// Seconds per step and the time left. The first step of a process verifies what later ones rely on and takes several
+/// times as long: it is no part of the rate once another is done, and nothing is foretold from it.
 class Throughput {
  public:
   using Clock = std::chrono::steady_clock;
@@ -27,13 +28,15 @@ class Throughput {
   /// A step ended.
   void step_done(Clock::time_point now);
   /// Smoothed seconds per step; NaN before the first step.
-  [[nodiscard]] double seconds_per_step() const { return seconds_.value(); }
+  [[nodiscard]] double seconds_per_step() const { return steps_ == 1 ? last_seconds_ : seconds_.value(); }
   /// Of the last step.
   [[nodiscard]] double last_seconds() const { return last_seconds_; }
-  [[nodiscard]] double seconds_left(int64_t steps) const { return seconds_per_step() * static_cast<double>(steps); }
+  /// NaN before the second step.
+  [[nodiscard]] double seconds_left(int64_t steps) const { return seconds_.value() * static_cast<double>(steps); }
 
  private:
   Clock::time_point last_;
+  int64_t steps_ = 0;
   double last_seconds_ = 0;
   SmoothedMean seconds_{0.9};
 };

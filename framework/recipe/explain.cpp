@@ -53,7 +53,13 @@ std::string explain_key(const Known& known) {
   return text;
 }
 
-std::string first_sentence(const std::string& text) { return text.substr(0, text.find(". ")); }
+/// Up to a full stop that a capital follows: one within "e.g. 8" or "Karras et al. 2022" ends no sentence.
+std::string first_sentence(const std::string& text) {
+  std::size_t end = text.find(". ");
+  while (end != std::string::npos && end + 2 < text.size() && !(text[end + 2] >= 'A' && text[end + 2] <= 'Z'))
+    end = text.find(". ", end + 1);
+  return text.substr(0, end);
+}
 
 std::string key_list(const std::vector<OptionSpec>& options) {
   std::size_t width = 0;

@@ -5,6 +5,13 @@
 
 namespace trainer::recipe {
 
+bool Problems::has(const SourcePosition& position) const {
+  return std::any_of(found_.begin(), found_.end(), [&](const auto& found) {
+    const SourcePosition& p = found.first;
+    return std::tie(p.file, p.line, p.column) == std::tie(position.file, position.line, position.column);
+  });
+}
+
 void Problems::throw_if_any(ExitCode code) {
   constexpr std::size_t kShown = 50;
   if (found_.empty()) return;

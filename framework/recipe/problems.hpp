@@ -17,6 +17,8 @@ class Problems {
     found_.emplace_back(std::move(position), std::move(message));
   }
   [[nodiscard]] std::size_t count() const { return found_.size(); }
+  /// Whether there is a mistake at `position`: what depends on that value need not be judged, too.
+  [[nodiscard]] bool has(const SourcePosition& position) const;
   /// Throws one Error with every mistake, a line each: files in line order, then the command line.
   void throw_if_any(ExitCode code);
 

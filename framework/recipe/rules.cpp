@@ -57,6 +57,9 @@ class Rules {
 
   void check_batch() {
     const Train& train = recipe_.train;
+    for (const char* key : {"batch_size", "micro_batch_size"})
+      if (given("train", key) && problems_.has(at("train", key)))
+        return;  // judged by a default, not by what is written
     if (train.batch_size % train.micro_batch_size == 0) return;
     const char* key = given("train", "micro_batch_size") ? "micro_batch_size" : "batch_size";
     problems_.add(at("train", key), "train.micro_batch_size: " + std::to_string(train.micro_batch_size) +
@@ -65,6 +68,7 @@ class Rules {
 
   void check_schedule() {
     const int64_t warmup = recipe_.optimizer.warmup_steps;
+    if (given("run", "steps") && problems_.has(at("run", "steps"))) return;
     if (warmup <= recipe_.run.steps) return;
     problems_.add(at("optimizer", "schedule.warmup_steps"),
                   "optimizer.schedule.warmup_steps: " + std::to_string(warmup) + " is more than the " +

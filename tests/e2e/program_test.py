@@ -183,6 +183,10 @@ class Plugins(RunCase):
         )
         self.expect(REJECTED, ["broken.plugin.toml", "flux2_vae"], "plugins", "list", env=env)
 
+    def test_folder_that_is_not_there(self):
+        text = "--plugin-dir nowhere: there is no such folder"
+        self.expect(NOT_FOUND, [text], "--plugin-dir", "nowhere", "plugins", "list")
+
     def test_never_from_the_current_folder_or_beside_the_recipe(self):
         recipe = self.bad("near", lambda text: text)
         shutil.copy(self.folder / "plugins/near.plugin.toml", self.folder)

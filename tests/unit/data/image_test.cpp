@@ -121,7 +121,8 @@ TEST_F(ImageTest, TruncatedPicturesAreRefusedWhole) {
     EXPECT_EQ(read_image_header(fixture(name)).width, 48) << name;  // the header alone is in order
     const std::string bytes = read_image_file(fixture(name));
     EXPECT_NE(message_of([&] { verify_image(bytes); }).find("damaged"), std::string::npos) << name;
-    EXPECT_NE(message_of([&] { decode_image(bytes, 16, 16); }), "") << name;
+    // Which of libvips' threads meets the end first varies; a picture once passed, its lower half black.
+    for (int i = 0; i < 50; ++i) ASSERT_NE(message_of([&] { decode_image(bytes, 16, 16); }), "") << name << " " << i;
   }
 }
 
@@ -170,8 +171,7 @@ TEST(ImageModule, WithoutItTheMessageSaysWhatToInstall) {
         std::fputs(text.c_str(), stderr);
         std::exit(text.find("/nowhere/libtrainer_images.so") != std::string::npos ? 7 : 1);
       },
-      testing::ExitedWithCode(7),
-      "Install libvips .Debian and Ubuntu: apt install libvips42.");
+      testing::ExitedWithCode(7), "Install libvips .Debian and Ubuntu: apt install libvips42.");
 }
 
 }  // namespace

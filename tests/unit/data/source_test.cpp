@@ -160,6 +160,15 @@ TEST_F(SourceTest, AnImagefolderIsReadAsItIs) {
             (Names{"pictures and captions of " + source_.folder + " are those that metadata.csv names"}));
 }
 
+TEST_F(SourceTest, EmptyCaptionsAreTold) {
+  picture("a", "first");
+  picture("b", "");
+  EXPECT_EQ(samples(), (Names{"a.png|first", "b.png|"}));
+  EXPECT_EQ(scanned().notes, (Names{"1 picture has an empty caption and will be trained without text"}));
+  source_.trigger = "sks";
+  EXPECT_TRUE(scanned().notes.empty());
+}
+
 TEST_F(SourceTest, LinksMustStayInside) {
   const TempFolder elsewhere;
   elsewhere.copy("quad.png", "x.png");

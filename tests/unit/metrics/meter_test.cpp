@@ -35,9 +35,12 @@ TEST(Throughput, SmoothsSecondsAndForecasts) {
   EXPECT_TRUE(std::isnan(throughput.seconds_per_step()));
   throughput.step_done(start + std::chrono::seconds(4));
   EXPECT_DOUBLE_EQ(throughput.seconds_per_step(), 4);
+  EXPECT_TRUE(std::isnan(throughput.seconds_left(10)));  // the first step is no measure of the others
   throughput.step_done(start + std::chrono::seconds(5));
   EXPECT_DOUBLE_EQ(throughput.last_seconds(), 1);
-  EXPECT_DOUBLE_EQ(throughput.seconds_per_step(), (0.9 * 0.1 * 4 + 0.1 * 1) / 0.19);
+  EXPECT_DOUBLE_EQ(throughput.seconds_per_step(), 1);
+  throughput.step_done(start + std::chrono::seconds(7));
+  EXPECT_DOUBLE_EQ(throughput.seconds_per_step(), (0.9 * 0.1 * 1 + 0.1 * 2) / 0.19);
   EXPECT_DOUBLE_EQ(throughput.seconds_left(10), 10 * throughput.seconds_per_step());
 }
 

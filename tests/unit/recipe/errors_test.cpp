@@ -31,6 +31,11 @@ const Case kCases[] = {
     {"[run]\nsteps = 10.0\n", R"(recipe.toml:10:9: run.steps: expected an integer, found 10.0)"},
     {"[run]\nsteps = true\n", R"(recipe.toml:10:9: run.steps: expected an integer, found true)"},
     {"[run]\nsteps = [1]\n", R"(recipe.toml:10:9: run.steps: expected an integer, found a list)"},
+    // what depends on a wrong value is not judged by its default
+    {"[train]\nbatch_size = 8.5\nmicro_batch_size = 2\n",
+     R"(recipe.toml:10:14: train.batch_size: expected an integer, found 8.5)"},
+    {"[run]\nsteps = 0\n[optimizer]\nschedule.warmup_steps = 2000\n",
+     R"(recipe.toml:10:9: run.steps: 0 is out of range, expected at least 1)"},
     {"[run]\nname = 3\n", R"(recipe.toml:10:8: run.name: expected a string, found 3)"},
     {"[run]\nname = 2020-01-01\n", R"(recipe.toml:10:8: run.name: expected a string, found a date or time)"},
     {"[sample]\nbefore = 1\n", R"(recipe.toml:10:10: sample.before: expected true or false, found 1)"},

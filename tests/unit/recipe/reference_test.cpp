@@ -68,6 +68,13 @@ TEST(Explain, AKey) {
       "  valid:   \"attention\", \"matmul\"\n  of:      memory \"selective_checkpointing\"\n");
 }
 
+TEST(Explain, ASentenceEndsBeforeACapital) {
+  ComponentSchema toy;
+  toy.kind = "memory", toy.name = "toy";
+  toy.options = {{.key = "a", .help = "As in Esser et al. 2024, e.g. 8 of them. Not shown."}};
+  EXPECT_EQ(explain("memory.toy", {{toy}}), "memory \"toy\"\n  \n  a  As in Esser et al. 2024, e.g. 8 of them\n");
+}
+
 TEST(Explain, ASectionAndAComponent) {
   EXPECT_EQ(explain("checkpoint", {}),
             "[checkpoint]\n  What is saved when, and kept.\n"
