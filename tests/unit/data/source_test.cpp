@@ -93,7 +93,7 @@ TEST_F(SourceTest, EverythingBadIsReportedAtOnce) {
   EXPECT_EQ(refusal(),
             "8 files cannot be used:\n"
             "  bomb.png: 20000 x 20000 pixels, more than 178 million\n"
-            "  cut.jpg: damaged: VipsJpeg: Premature end of input file\n"
+            "  cut.jpg: damaged jpeg: VipsJpeg: Premature end of input file\n"
             "  empty.webp: no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)\n"
             "  fake.jpg: no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)\n"
             "  icon.png: too small: 15 x 40 pixels, at least 16 x 16 are needed\n"
@@ -230,7 +230,7 @@ TEST_F(SourceTest, VerifyingFindsWhatTheHeaderDoesNotShow) {
   EXPECT_EQ(refusal(), "");
   options_.verify_pixels = true;
   EXPECT_EQ(refusal(),
-            "1 file cannot be used:\n  cut.jpg: damaged: VipsJpeg: Premature end of input file\n"
+            "1 file cannot be used:\n  cut.jpg: damaged jpeg: VipsJpeg: Premature end of input file\n"
             "Mend or remove what is named here.");
 }
 
