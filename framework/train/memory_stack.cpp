@@ -1,8 +1,6 @@
 #include <train/memory_stack.hpp>
 #include <trainer/sdk/error.hpp>
 
-#include <map>
-
 namespace trainer::train {
 
 MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(strategies)) {
@@ -28,13 +26,23 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
     take(residency_, strategy->weight_residency(), "move weights between memories", name);
     take(store_, strategy->activation_store(), "store the inputs of blocks", name);
     take(policy_, strategy->recompute_policy(), "choose what is recomputed", name);
+    if (policy_ != nullptr && policy_name_.empty()) policy_name_ = name;
   }
 }
 
 BlockRun MemoryStack::run_at(const Site& site, VerifiedSites* verified) const {
   BlockRun run;
   run.site = site;
-  if (policy_ != nullptr) run.options = policy_->choose(site);
+  if (policy_ != nullptr) {
+    run.options = policy_->choose(site);
+    const auto [known, fresh] = answers_.try_emplace({site.block->info().name, site.index, site.count}, run.options);
+    const CheckpointOptions& before = known->second;
+    if (before.recompute != run.options.recompute || (before.save == nullptr) != (run.options.save == nullptr) ||
+        before.elide != run.options.elide)
+      throw PluginError(policy_name_, "choose",
+                        "it answers differently for block \"" + site.block->info().name +
+                            "\" than before; the answer must depend on the site alone");
+  }
   run.store = store_;
   run.residency = residency_;
   run.verified = verified;

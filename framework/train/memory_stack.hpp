@@ -5,8 +5,10 @@
 #include <trainer/sdk/memory.hpp>
 #include <trainer/sdk/recompute.hpp>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace trainer::train {
@@ -30,7 +32,8 @@ class MemoryStack {
   void after_first_step() const {
     if (policy_ != nullptr) policy_->after_first_step();
   }
-  /// How one block is run at `site`.
+  /// How one block is run at `site`. Throws PluginError when the policy answers otherwise than it did for this block
+  /// before: micro-batches of a step would be treated differently.
   [[nodiscard]] BlockRun run_at(const Site& site, VerifiedSites* verified) const;
 
  private:
@@ -40,6 +43,8 @@ class MemoryStack {
   WeightResidency* residency_ = nullptr;
   ActivationStore* store_ = nullptr;
   RecomputePolicy* policy_ = nullptr;
+  std::string policy_name_;
+  mutable std::map<std::tuple<std::string, int64_t, int64_t>, CheckpointOptions> answers_;  ///< block, index, count
 };
 
 }  // namespace trainer::train

@@ -93,7 +93,7 @@ Flux2Model::Flux2Model(const ModelContext& context)
 std::vector<InputSpec> Flux2Model::inputs() const {
   return {{"latents", "noisy latents [B, C, 1, h, w]"},
           {"timestep", "sigma [B] in [0, 1], 1 is pure noise"},
-          {"prompt_embeds", "text states [B, L, J]"},
+          {"prompt_embeds", "text states [B, L, J]", true, {{-1, config_.joint_dim}}},
           {"guidance", "guidance scale [B], e.g. 4", config_.guidance},
           {"reference_0", "clean reference latents [B, C, 1, h, w]; more of them: reference_1, ...", false},
           {"img_ids", "positions of image tokens [N, 4] or [B, N, 4], references included", false},

@@ -52,6 +52,21 @@ Shapes expected_tensors(const Config& c) {
   return shapes;
 }
 
+Miniature miniature() {
+  Config c;
+  c.in_channels = c.out_channels = 8;
+  c.num_layers = c.num_single_layers = 2;
+  c.heads = 2;
+  c.head_dim = 16;
+  c.joint_dim = 24;
+  c.time_channels = 16;
+  c.mlp_hidden = 96;
+  c.guidance = true;
+  Miniature made;
+  for (const auto& [name, shape] : expected_tensors(c)) made.tensors.push_back({name, shape});
+  return made;
+}
+
 int64_t parameter_count(const Shapes& shapes) {
   int64_t count = 0;
   for (const auto& [name, shape] : shapes)

@@ -2,7 +2,7 @@
 /// file holds exactly them.
 #pragma once
 
-#include <trainer/sdk/weights.hpp>
+#include <trainer/sdk/model.hpp>
 
 #include <map>
 #include <string>
@@ -16,6 +16,9 @@ using Shapes = std::map<std::string, std::vector<int64_t>, std::less<>>;
 
 /// Every tensor of the model.
 Shapes expected_tensors(const Config& config);
+
+/// Two blocks of each type, with guidance; its sizes can be told from the tensors.
+Miniature miniature();
 
 /// Sum of the elements.
 int64_t parameter_count(const Shapes& shapes);

@@ -3,6 +3,7 @@
 
 #include "layout.hpp"
 #include "model.hpp"
+#include "names.hpp"
 
 namespace {
 
@@ -10,7 +11,9 @@ std::unique_ptr<trainer::Model> create(const trainer::ModelContext& context) {
   return std::make_unique<trainer::flux2::Flux2Model>(context);
 }
 
-void init(trainer::Registrar& registrar) { registrar.add({"flux2", create, trainer::flux2::map_weights}); }
+void init(trainer::Registrar& registrar) {
+  registrar.add({"flux2", create, trainer::flux2::map_weights, trainer::flux2::miniature});
+}
 
 }  // namespace
 

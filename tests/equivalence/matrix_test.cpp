@@ -8,33 +8,24 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 
-#include "training.hpp"
+#include "subjects.hpp"
 
 namespace trainer::equivalence {
 namespace {
 
-plugin::Loader& loader() {
-  static plugin::Loader instance = [] {
-    std::vector<plugin::SearchFolder> folders;
-    std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
-    for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
-    return plugin::Loader(std::move(folders));
-  }();
-  return instance;
-}
+using prove::Row;
+using prove::Setting;
+using prove::Trained;
+using prove::Trajectory;
 
 /// The rows of the table, printed and written when all cells are done.
 class Table_ final : public ::testing::Environment {
  public:
-  void add(const std::string& row) { rows_.push_back(row); }
+  void add(const Row& row) { rows_ += row.text() + "\n"; }
   void TearDown() override {
     if (rows_.empty()) return;
-    std::string text =
-        "| model | dtype | trained | micro-batches | strategies | compared with | result "
-        "|\n|---|---|---|---|---|---|---|\n";
-    for (const std::string& row : rows_) text += row + "\n";
+    const std::string text = prove::table_head() + rows_;
     std::printf("%s", text.c_str());
     if (const char* file = std::getenv("TRAINER_TEST_TABLE"); file != nullptr)
       std::ofstream(file) << "# Equivalence of memory strategies\n\nThree optimiser steps, single device, CPU.\n\n"
@@ -42,7 +33,7 @@ class Table_ final : public ::testing::Environment {
   }
 
  private:
-  std::vector<std::string> rows_;
+  std::string rows_;
 };
 Table_& table() {
   static auto* const instance =
@@ -50,51 +41,23 @@ Table_& table() {
   return *instance;
 }
 
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : " + ") + name;
-  return text.empty() ? "none" : text;
-}
-
 class Matrix : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(Matrix, EverySubsetEqualsThePlainRun) {
-  const Setting& setting = GetParam();
-  const std::vector<std::string> all = memory_strategies(loader());
-  ASSERT_FALSE(all.empty());
-  std::map<std::vector<std::string>, Trajectory> bases;  // by the strategies that pack weights
-  for (std::size_t bits = 0; bits < std::size_t{1} << all.size(); ++bits) {
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if ((bits >> i & 1U) != 0) names.push_back(all[i]);
-    const std::vector<std::string> base_names = packing(loader(), names);
-    std::string row = "| " + text_of(setting) + " | " + join(names) + " | " + join(base_names) + " | ";
-    try {
-      const train::MemoryStack stack = stack_of(loader(), names);
-      const Trajectory run = train_three_steps(loader(), setting, stack);
-      if (!bases.contains(base_names))
-        bases[base_names] = train_three_steps(loader(), setting, stack_of(loader(), base_names));
-      const std::string differs = difference(run, bases.at(base_names));
-      EXPECT_EQ(differs, "") << row;
-      row +=
-          differs.empty() ? "bit-equal, " + std::to_string(run.gradient_count()) + " gradients" : "DIFFERS: " + differs;
-      // Packed weights may change the result, but not make another model of it.
-      if (!base_names.empty()) {
-        EXPECT_NEAR(run.losses[0] / bases.at({}).losses[0], 1, 0.1) << row;
-      }
-    } catch (const Error& error) {
-      // Only two strategies that want one place, or that say so, may refuse each other.
-      EXPECT_EQ(error.exit_code(), ExitCode::bad_recipe) << error.what();
-      EXPECT_GE(names.size(), 2U) << error.what();
-      row += std::string("refused: ") + error.what();
-    }
-    table().add(row + " |");
+  const std::vector<std::string> all = prove::memory_strategies(loader());
+  ASSERT_GE(all.size(), 3U);
+  const std::vector<Row> rows = prove::check_subsets(loader(), GetParam(), all);
+  EXPECT_EQ(rows.size(), std::size_t{1} << all.size()) << "no cell is left out";
+  for (const Row& row : rows) {
+    EXPECT_TRUE(row.passed()) << row.text();
+    EXPECT_LT(row.loss_apart, 0.1) << "packed weights may not make another model of it: " << row.text();
+    table().add(row);
   }
 }
 
 /// All trained tensors take part: with B = 0 the first step's A has no gradient, later ones have.
 TEST_P(Matrix, EveryTrainedTensorLearns) {
-  const Trajectory run = train_three_steps(loader(), GetParam(), stack_of(loader(), {}));
+  const Trajectory run = prove::run_cell(loader(), GetParam(), prove::stack_of(loader(), {}));
   EXPECT_EQ(run.losses.size(), 3U);
   ASSERT_EQ(run.gradients.size(), run.weights.size());
   std::string still;
@@ -110,51 +73,52 @@ TEST_P(Matrix, EveryTrainedTensorLearns) {
 
 std::vector<Setting> settings() {
   std::vector<Setting> list;
-  for (const Subject& subject : subjects(loader()))
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
-      for (const Trained trained : {Trained::default_targets, Trained::modulation_and_time, Trained::all})
-        for (const int64_t micro_batches : {1, 3}) list.push_back({subject, dtype, trained, micro_batches});
+  for (const prove::Subject& subject : subjects())
+    for (const Setting& setting : prove::all_settings(subject)) list.push_back(setting);
   return list;
 }
 INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()), [](const auto& info) {
-  std::string name = text_of(info.param);
+  std::string name = prove::text_of(info.param);
   std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
   return name;
 });
 
-/// A step that dies in its second micro-batch and is run again: as if nothing had happened.
+/// A step that dies in any micro-batch, before its forward or with its activations kept, and is run again: as if
+/// nothing had happened.
 TEST(Retry, OfAStepThatDied) {
-  for (const Subject& subject : subjects(loader())) {
-    const Setting setting{subject, at::kFloat, Trained::default_targets, 3};
-    for (const std::vector<std::string>& names : {std::vector<std::string>{}, {"full_checkpointing"}}) {
-      const Trajectory whole = train_three_steps(loader(), setting, stack_of(loader(), names));
-      for (const int64_t micro : {0, 1, 2})
-        EXPECT_EQ(difference(train_three_steps(loader(), setting, stack_of(loader(), names), micro), whole), "")
-            << subject.name << ' ' << join(names) << " micro-batch " << micro;
-    }
-  }
+  for (const prove::Subject& subject : subjects())
+    for (const std::vector<std::string>& names : {std::vector<std::string>{}, {"full_checkpointing"}})
+      for (const Row& row : prove::check_failures(loader(), {subject, at::kFloat, Trained::default_targets, 3}, names))
+        EXPECT_EQ(row.verdict, Row::equal) << row.text();
 }
 
-/// The comparison itself sees one bit.
+/// The comparison itself sees one bit, and says where.
 TEST(Difference, SeesOneBit) {
-  const Setting setting{subjects(loader())[0], at::kFloat, Trained::default_targets, 1};
-  const Trajectory run = train_three_steps(loader(), setting, stack_of(loader(), {}));
-  EXPECT_EQ(difference(run, run), "");
+  const Setting setting{subjects()[1], at::kFloat, Trained::default_targets, 1};
+  const Trajectory run = prove::run_cell(loader(), setting, prove::stack_of(loader(), {}));
+  EXPECT_FALSE(first_difference(run, run));
+  const auto text = [&](const Trajectory& other) {
+    const auto difference = first_difference(other, run);
+    return difference ? difference->text() : "equal";
+  };
   Trajectory other = run;
-  at::Tensor& grad = other.gradients.at("blocks.2.up.lora_B.weight")[1];
+  at::Tensor& grad = other.gradients.at("blocks.1.up.lora_B.weight")[1];
   grad = grad.clone();
-  at::Tensor flat = grad.view(-1);
-  flat[0] = std::nextafter(flat[0].item<float>(), 1e9F);
-  EXPECT_EQ(difference(run, other), "gradient 1 of blocks.2.up.lora_B.weight");
+  grad[3][2] = std::nextafter(grad[3][2].item<float>(), 1e9F);
+  EXPECT_TRUE(text(other).starts_with("gradient 1 of blocks.1.up.lora_B.weight at [3, 2]: ")) << text(other);
+  EXPECT_TRUE(text(other).ends_with("of its maximum; 1 tensor differs")) << text(other);
   other = run;
   other.losses[1] = std::nextafter(other.losses[1], 1e9);
-  EXPECT_EQ(difference(run, other), "losses");
+  EXPECT_TRUE(text(other).starts_with("loss of step 2: ")) << text(other);
   other = run;
-  other.gradients.at("blocks.2.up.lora_B.weight").pop_back();
-  EXPECT_EQ(difference(run, other), "number of gradients of blocks.2.up.lora_B.weight");
+  other.gradients.at("blocks.1.up.lora_B.weight").pop_back();
+  EXPECT_EQ(text(other), "number of gradients of blocks.1.up.lora_B.weight");
   other = run;
   other.weights.at("blocks.0.down.lora_A.weight") = run.weights.at("blocks.0.down.lora_A.weight") * 2;
-  EXPECT_EQ(difference(run, other), "weight blocks.0.down.lora_A.weight");
+  EXPECT_TRUE(text(other).starts_with("weight blocks.0.down.lora_A.weight at [0, 0]: ")) << text(other);
+  other = run;
+  other.weights.at("blocks.0.down.lora_A.weight") = run.weights.at("blocks.0.down.lora_A.weight").t();
+  EXPECT_NE(text(other).find("instead of"), std::string::npos) << text(other);
 }
 
 }  // namespace

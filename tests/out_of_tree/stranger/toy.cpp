@@ -71,12 +71,25 @@ class Toy final : public trainer::Model {
   trainer::DiffusionTraits traits_;
 };
 
-void init(trainer::Registrar& registrar) {
-  registrar.add(
-      trainer::ModelComponent{"toy", [](const trainer::ModelContext& context) -> std::unique_ptr<trainer::Model> {
-                                return std::make_unique<Toy>(context);
-                              }});
+std::unique_ptr<trainer::Model> create(const trainer::ModelContext& context) { return std::make_unique<Toy>(context); }
+
+/// What `trainer plugins check` proves the plugin on.
+trainer::Miniature miniature() {
+  trainer::Miniature made;
+  made.tensors = {{"embed.weight", {16, 4}},
+                  {"embed.bias", {16}},
+                  {"time_embed.weight", {16, 16}},
+                  {"modulation.weight", {48, 16}},
+                  {"out.weight", {4, 16}}};
+  for (const char* block : {"blocks.0", "blocks.1"}) {
+    made.tensors.push_back({std::string(block) + ".up.weight", {32, 16}});
+    made.tensors.push_back({std::string(block) + ".down.weight", {16, 32}});
+    made.tensors.push_back({std::string(block) + ".scale", {16}});
+  }
+  return made;
 }
+
+void init(trainer::Registrar& registrar) { registrar.add({"toy", create, nullptr, miniature}); }
 
 }  // namespace
 

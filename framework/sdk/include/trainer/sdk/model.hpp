@@ -72,6 +72,10 @@ struct DiffusionTraits {
 struct InputSpec {
   std::string name, meaning;
   bool required = true;
+  /// Of one sample, -1 for the one size that is free, e.g. {-1, 4096} for text states [L, J]. Needed where nothing but
+  /// data or an encoder provides the input: `prove` and `plan` then know what to make or count without either.
+  std::optional<std::vector<int64_t>> shape = std::nullopt;
+  int64_t below = 0;  ///< > 0: integers in [0, below), e.g. token ids; 0: floating point
 };
 
 class TRAINER_API Model {
@@ -91,6 +95,13 @@ class TRAINER_API Model {
   [[nodiscard]] virtual std::string export_prefix() const { return ""; }
   /// What the files turned out to be, one line for the user, e.g. "FLUX.2-dev, 8 + 48 blocks, 32.2 B parameters".
   [[nodiscard]] virtual std::string describe() const = 0;
+};
+
+/// A small model of the same code, by which `trainer plugins check` proves a model plugin without its published weights:
+/// the host fills the tensors with keyed random numbers.
+struct Miniature {
+  std::string config;               ///< text of config.json, or ""
+  std::vector<NamedShape> tensors;  ///< canonical names; sizes of some tens, two blocks of each type
 };
 
 /// What a model factory is given; borrowed for the call, except `build`'s products.

@@ -13,6 +13,8 @@ struct ModelComponent {
   std::unique_ptr<Model> (*create)(const ModelContext& context) = nullptr;
   /// Presents a file's tensors under the model's canonical names, whatever the layout; null: names are canonical.
   std::shared_ptr<WeightSource> (*map_weights)(std::shared_ptr<WeightSource> file) = nullptr;
+  /// Null: `trainer plugins check` needs a folder of weights.
+  Miniature (*miniature)() = nullptr;
 };
 
 template <typename Interface, typename Context>

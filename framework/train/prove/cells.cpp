@@ -1,0 +1,241 @@
+#include <c10/util/Exception.h>
+#include <adapter/inject.hpp>
+#include <recipe/default_options.hpp>
+#include <train/model_builder.hpp>
+#include <train/prove/cells.hpp>
+#include <train/prove/random_source.hpp>
+#include <weights/model_files.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+
+namespace trainer::prove {
+namespace {
+
+constexpr uint64_t kSeed = 11;
+constexpr int64_t kSamples = 3, kSteps = 3;
+
+const recipe::ComponentSchema* schema_of(const plugin::Loader& loader, const std::string& kind,
+                                         const std::string& name) {
+  for (const plugin::Manifest& manifest : loader.found().manifests)
+    if (manifest.schema.kind == kind && manifest.schema.name == name) return &manifest.schema;
+  for (const recipe::ComponentSchema& schema : recipe::builtin_components())
+    if (schema.kind == kind && schema.name == name) return &schema;
+  return nullptr;
+}
+
+/// The component's defaults; none for what has no manifest (built in for proofs).
+Options options_of(const plugin::Loader& loader, const std::string& kind, const std::string& name) {
+  const recipe::ComponentSchema* schema = schema_of(loader, kind, name);
+  return schema == nullptr ? Options(name, {}) : recipe::default_options(*schema);
+}
+
+template <typename Parts>
+auto make(plugin::Loader& loader, const Parts& parts, const std::string& kind, const std::string& name) {
+  loader.require(kind, name);
+  const Options options = options_of(loader, kind, name);
+  auto made = plugin::guard(name, "create", [&] { return parts.find(name)->second.create(options); });
+  if (made == nullptr) throw PluginError(name, "create", "the plugin made no " + kind);
+  return made;
+}
+
+std::vector<Linear> shared_layers(const train::Inventory& inventory, Model& model) {
+  std::set<const LinearState*> inside;
+  for (const Block* block : model.blocks())
+    for (const Linear& linear : block->info().linears) inside.insert(&linear.state());
+  std::vector<Linear> outside, named;
+  for (const Linear& linear : inventory.linears) {
+    if (inside.contains(&linear.state())) continue;
+    outside.push_back(linear);
+    if (adapter::matches("*modulation*", linear.name()) || adapter::matches("*time*embed*", linear.name()))
+      named.push_back(linear);
+  }
+  return named.empty() ? outside : named;
+}
+
+/// The parameters that a setting trains, adapters hung on the layers where it has them.
+std::vector<Parameter*> trained_of(plugin::Loader& loader, const Setting& setting, Model& model,
+                                   const train::Inventory& inventory) {
+  if (setting.trained == Trained::all) return train::trained_parameters(inventory);
+  const auto adapter = make(loader, loader.registry().adapters, "adapter", setting.adapter);
+  const std::vector<Linear> layers = setting.trained == Trained::default_targets
+                                         ? adapter::select(inventory.linears, model.default_targets())
+                                         : shared_layers(inventory, model);
+  return plugin::guard(setting.adapter, "attach", [&] { return adapter::inject(*adapter, layers, kSeed, at::kCPU); });
+}
+
+PlacementPlan one_device(plugin::Loader& loader, Model& model, int64_t micro_batches) {
+  PlacementRequest request;
+  for (const Block* block : model.blocks()) request.block_names.push_back(block->info().name);
+  request.micro_batches = micro_batches;
+  request.devices = {at::kCPU};
+  return make(loader, loader.registry().placements, "placement", "single")->plan(request);
+}
+
+/// Runs `call`; what it throws becomes the verdict of `row`.
+void judge(Row& row, std::size_t strategies, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    // Only two strategies that want one place, or that say so, may refuse each other.
+    row.verdict = error.exit_code() == ExitCode::bad_recipe && strategies > 1 ? Row::refused : Row::failed;
+    row.result = (row.verdict == Row::refused ? "refused: " : "FAILED: ") + std::string(error.what());
+  } catch (const c10::Error& error) {
+    row.result = std::string("FAILED: ") + error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    row.result = std::string("FAILED: ") + error.what();
+  }
+}
+
+void compare(Row& row, const Trajectory& run, const Trajectory& expected) {
+  const auto difference = first_difference(run, expected);
+  row.verdict = difference ? Row::differs : Row::equal;
+  row.result = difference ? "DIFFERS: " + difference->text()
+                          : "bit-equal, " + std::to_string(run.gradient_count()) + " gradients";
+}
+
+}  // namespace
+
+Subject miniature_of(plugin::Loader& loader, const std::string& component) {
+  const ModelComponent& offered = loader.registry().models.at(component);
+  if (offered.miniature == nullptr)
+    throw Error(ExitCode::not_found, "the model \"" + component +
+                                         "\" offers no miniature of itself (ModelComponent::miniature); give a folder "
+                                         "with weights: --model FOLDER");
+  const Miniature miniature = plugin::guard(component, "miniature", offered.miniature);
+  return {component, component, miniature.config, [tensors = miniature.tensors, component] {
+            return std::make_shared<RandomSource>(tensors, kSeed, "random weights of " + component);
+          }};
+}
+
+Subject model_in(plugin::Loader& loader, const std::string& component, const std::string& folder) {
+  const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(folder, {.component = "transformer"});
+  std::shared_ptr<WeightSource> source = files;
+  if (const auto map = loader.registry().models.at(component).map_weights; map != nullptr)
+    source = plugin::guard(component, "map_weights", [&] { return map(files); });
+  return {component, component, files->config().value_or(""), [source] { return source; }};
+}
+
+std::string text_of(Trained trained) {
+  const char* const texts[] = {"default targets", "shared layers", "all parameters"};
+  return texts[static_cast<int>(trained)];
+}
+std::string text_of(const Setting& setting) {
+  return setting.subject.name + " | " + (setting.dtype == at::kFloat ? "fp32" : "bf16") + " | " +
+         (setting.trained == Trained::all ? "" : setting.adapter + ", ") + text_of(setting.trained) + " | " +
+         std::to_string(setting.micro_batches);
+}
+
+std::vector<Setting> all_settings(const Subject& subject) {
+  std::vector<Setting> list;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (const Trained trained : {Trained::default_targets, Trained::shared_layers, Trained::all})
+      for (const int64_t micro_batches : {1, 3}) list.push_back({subject, dtype, trained, micro_batches});
+  return list;
+}
+
+std::vector<std::string> memory_strategies(const plugin::Loader& loader) {
+  std::vector<std::string> names;
+  for (const plugin::Manifest& manifest : loader.found().manifests)
+    if (manifest.schema.kind == "memory") names.push_back(manifest.schema.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names) {
+  std::vector<train::MemoryStack::Named> strategies;
+  for (const std::string& name : names)
+    strategies.push_back({name, make(loader, loader.registry().memory, "memory", name)});
+  return train::MemoryStack(std::move(strategies));
+}
+
+std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names) {
+  std::vector<std::string> packing;
+  for (const std::string& name : names)
+    if (make(loader, loader.registry().memory, "memory", name)->weight_format() != nullptr) packing.push_back(name);
+  return packing;
+}
+
+Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train::MemoryStack& memory,
+                    const Failure& failure) {
+  const std::string& name = setting.subject.component;
+  const std::shared_ptr<WeightSource> source = setting.subject.open();
+  train::BuildOptions options;
+  options.dtype = setting.dtype;
+  options.trained = setting.trained == Trained::all;
+  options.format = memory.format();
+  train::SourceBuilder builder(*source, options);
+  if (!loader.registry().models.contains(name)) loader.require("model", name);
+  const Options model_options = options_of(loader, "model", name);
+  const auto model = plugin::guard(name, "create", [&] {
+    return loader.registry().models.at(name).create({model_options, *source, setting.subject.config, builder});
+  });
+  const std::vector<Parameter*> trained = trained_of(loader, setting, *model, builder.inventory());
+  const PlacementPlan placement = one_device(loader, *model, setting.micro_batches);
+  if (memory.residency() != nullptr) memory.residency()->plan(model->blocks());
+  const auto objective = make(loader, loader.registry().objectives, "objective", setting.objective);
+  RandomBatches data(shapes_of(*model, *objective, {}), kSamples, setting.micro_batches, at::kCPU, kSeed);
+  return train_steps({*model, trained, *objective, memory, placement, data, kSeed}, kSteps, failure);
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : " + ") + name;
+  return text.empty() ? "none" : text;
+}
+
+std::string table_head() {
+  return "| model | dtype | trained | micro-batches | strategies | compared with | result |\n"
+         "|---|---|---|---|---|---|---|\n";
+}
+
+std::string Row::text() const { return "| " + setting + " | " + subset + " | " + against + " | " + result + " |"; }
+
+std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
+                               const std::vector<std::string>& strategies, const std::string& having) {
+  std::map<std::vector<std::string>, Trajectory> bases;  // by the strategies that pack weights
+  const auto base = [&](const std::vector<std::string>& names) -> const Trajectory& {
+    if (!bases.contains(names)) bases[names] = run_cell(loader, setting, stack_of(loader, names));
+    return bases.at(names);
+  };
+  std::vector<Row> rows;
+  for (std::size_t bits = 0; bits < std::size_t{1} << strategies.size(); ++bits) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < strategies.size(); ++i)
+      if ((bits >> i & 1U) != 0) names.push_back(strategies[i]);
+    if (!having.empty() && std::find(names.begin(), names.end(), having) == names.end()) continue;
+    Row row{text_of(setting), join(names)};
+    judge(row, names.size(), [&] {
+      const std::vector<std::string> against = packing(loader, names);
+      row.against = join(against);
+      const Trajectory run = run_cell(loader, setting, stack_of(loader, names));
+      compare(row, run, base(against));
+      if (!against.empty()) row.loss_apart = std::abs(run.losses.front() / base({}).losses.front() - 1);
+    });
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<Row> check_failures(plugin::Loader& loader, const Setting& setting, const std::vector<std::string>& names) {
+  std::vector<Row> rows;
+  std::optional<Trajectory> whole;
+  for (const Failure::Place place : {Failure::before_forward, Failure::before_backward})
+    for (int64_t micro = 0; micro < setting.micro_batches; ++micro) {
+      Row row{text_of(setting), join(names),
+              "itself, dying " +
+                  std::string(place == Failure::before_forward ? "before forward " : "before backward ") +
+                  std::to_string(micro)};
+      judge(row, names.size(), [&] {
+        if (!whole) whole = run_cell(loader, setting, stack_of(loader, names));
+        compare(row, run_cell(loader, setting, stack_of(loader, names), {place, micro}), *whole);
+      });
+      rows.push_back(std::move(row));
+    }
+  return rows;
+}
+
+}  // namespace trainer::prove

@@ -1,0 +1,85 @@
+/// @file Cells of the equivalence matrix: a model, a dtype, what is trained, micro-batches, and a subset of the memory
+/// strategies, against the run without them. Used by `trainer plugins check` and by tests/equivalence.
+#pragma once
+
+#include <plugin/loader.hpp>
+#include <train/prove/trajectory.hpp>
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace trainer::prove {
+
+/// A model component with weights to train.
+struct Subject {
+  std::string name;                                     ///< "toy", "flux2 tiny-dev"
+  std::string component;                                ///< in the registry
+  std::string config;                                   ///< text of config.json
+  std::function<std::shared_ptr<WeightSource>()> open;  ///< canonical names
+};
+/// The component's miniature with keyed random weights. Throws Error (not_found) when it offers none.
+Subject miniature_of(plugin::Loader& loader, const std::string& component);
+/// The model in `folder`, under the component's canonical names.
+Subject model_in(plugin::Loader& loader, const std::string& component, const std::string& folder);
+
+enum class Trained {
+  default_targets,  ///< an adapter where the model wants it
+  shared_layers,    ///< an adapter on what all blocks share: modulation and time embedder, or all outside the blocks
+  all,              ///< every parameter
+};
+std::string text_of(Trained trained);
+
+/// What is trained and how the samples come; the same for all strategies that are compared.
+struct Setting {
+  Subject subject;
+  at::ScalarType dtype = at::kFloat;
+  Trained trained = Trained::default_targets;
+  int64_t micro_batches = 1;  ///< of three samples a step
+  std::string adapter = "lora", objective = "flow_matching";
+};
+std::string text_of(const Setting& setting);
+/// For GoogleTest's messages.
+inline void PrintTo(const Setting& setting, std::ostream* out) { *out << text_of(setting); }
+/// {fp32, bf16} x Trained x {1, 3} micro-batches.
+std::vector<Setting> all_settings(const Subject& subject);
+
+/// Names of all memory strategies that the loader finds, sorted.
+std::vector<std::string> memory_strategies(const plugin::Loader& loader);
+/// Fresh strategies with the defaults of their manifests.
+train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names);
+/// Those of `names` that pack weights: they change what is computed, the others must not.
+std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names);
+
+/// Three steps of one cell on the CPU.
+Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train::MemoryStack& memory,
+                    const Failure& failure = {});
+
+/// A line of the table.
+struct Row {
+  enum Verdict { equal, refused, differs, failed };
+  std::string setting{};  ///< "toy | fp32 | lora, default targets | 1"
+  std::string subset{};   ///< "full_checkpointing + fp8_weight_only"
+  std::string against{};  ///< "none", or the strategies that pack weights, alone
+  Verdict verdict = failed;
+  std::string result{};   ///< in words
+  double loss_apart = 0;  ///< with packed weights: |first loss / first loss of the dense run - 1|
+  [[nodiscard]] bool passed() const { return verdict == equal || verdict == refused; }
+  [[nodiscard]] std::string text() const;  ///< as a row of a Markdown table
+};
+/// Head of the table.
+std::string table_head();
+std::string join(const std::vector<std::string>& names);
+
+/// Every subset of `strategies`, or those with `having` in it. Refusing one another is a pass for two strategies that
+/// want one place or declare a conflict; everything else must equal bit for bit.
+std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
+                               const std::vector<std::string>& strategies, const std::string& having = "");
+
+/// Steps that die before the forward or before the backward of each micro-batch and are repeated, against steps that
+/// did not die.
+std::vector<Row> check_failures(plugin::Loader& loader, const Setting& setting, const std::vector<std::string>& names);
+
+}  // namespace trainer::prove

@@ -1,0 +1,47 @@
+#include <train/prove/cut_model.hpp>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace trainer::prove {
+
+std::vector<Block*> ends_of_types(std::span<Block* const> blocks, const std::function<bool(const Block&)>& wanted) {
+  std::map<std::string, bool> has_wanted;
+  for (const Block* block : blocks) has_wanted[block->info().type] |= wanted && wanted(*block);
+  std::map<std::string, std::pair<Block*, Block*>> ends;
+  for (Block* block : blocks) {
+    const std::string& type = block->info().type;
+    if (has_wanted[type] && !wanted(*block)) continue;
+    auto& [first, last] = ends[type];
+    if (first == nullptr) first = block;
+    last = block;
+  }
+  std::vector<Block*> kept;
+  for (Block* block : blocks) {
+    const auto& [first, last] = ends[block->info().type];
+    if (block == first || block == last) kept.push_back(block);
+  }
+  return kept;
+}
+
+train::Inventory part_of(const train::Inventory& all, std::span<Block* const> chain, std::span<Block* const> kept) {
+  std::set<const void*> left_out;
+  for (const Block* block : chain) {
+    if (std::find(kept.begin(), kept.end(), block) != kept.end()) continue;
+    for (const Linear& linear : block->info().linears) left_out.insert(&linear.state());
+    for (const ParameterPtr& parameter : block->info().parameters) left_out.insert(parameter.get());
+  }
+  train::Inventory part;
+  for (const Linear& linear : all.linears)
+    if (!left_out.contains(&linear.state())) part.linears.push_back(linear);
+  for (const ParameterPtr& parameter : all.parameters)
+    if (!left_out.contains(parameter.get())) part.parameters.push_back(parameter);
+  return part;
+}
+
+CutModel::CutModel(std::unique_ptr<Model> whole, std::vector<Block*> kept)
+    : whole_(std::move(whole)), kept_(std::move(kept)) {}
+
+}  // namespace trainer::prove
