@@ -58,12 +58,17 @@ void rename_new(const fs::path& from, const fs::path& to) {
   throw Error(ExitCode::io, "cannot rename " + from.string() + " to " + to.string() + ": " + std::strerror(number));
 }
 
+void move(const fs::path& from, const fs::path& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0)
+    throw Error(ExitCode::io, "cannot rename " + from.string() + " to " + to.string() + ": " + std::strerror(errno));
+}
+
 /// A deletion that a crash cannot turn into half a checkpoint: out of sight first.
 void discard(const fs::path& folder) {
   const fs::path trash = folder.parent_path() / (".trash-" + folder.filename().string());
   std::error_code ignored;
   fs::remove_all(trash, ignored);
-  fs::rename(folder, trash);
+  move(folder, trash);
   sync_folder(folder.parent_path());
   fs::remove_all(trash, ignored);
 }
@@ -139,7 +144,7 @@ std::optional<Loaded> Store::newest(std::vector<std::string>& notes) {
       if (error.exit_code() != ExitCode::bad_input) throw;
       fs::path aside = folder;
       for (int n = 0; fs::exists(aside += ".bad") && n < 100; ++n) aside = folder.string() + "-" + std::to_string(n);
-      fs::rename(folder, aside);
+      move(folder, aside);
       notes.push_back(std::string(error.what()) + "; set aside as " + aside.filename().string());
     }
   }

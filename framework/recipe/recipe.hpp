@@ -92,8 +92,9 @@ struct Sample {
 };
 
 struct Checkpoint {
-  int64_t every = 250;  ///< 0: only at the end
-  int64_t keep = 3;     ///< 0: all
+  int64_t every = 250;            ///< 0: only at the end
+  int64_t keep = 3;               ///< 0: all
+  int64_t final_save_wait = 600;  ///< seconds
 };
 
 struct Cache {

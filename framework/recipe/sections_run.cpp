@@ -32,6 +32,14 @@ const std::vector<Field<Checkpoint>>& checkpoint_fields() {
                      "last step is always saved."}),
       field(&Checkpoint::keep,
             {.key = "keep", .min = 0, .help = "How many of the newest checkpoints stay on disk; 0: all."}),
+      field(
+          &Checkpoint::final_save_wait,
+          {.key = "final_save_wait",
+           .min = 0,
+           .max = 86400,
+           .unit = "seconds",
+           .help = "How long the save after the last step, or after a signal, waits for room on a full disk before the "
+                   "run gives up. A save on the way does not wait: training goes on."}),
   };
   return fields;
 }

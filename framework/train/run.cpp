@@ -4,6 +4,7 @@
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <base/units.hpp>
+#include <checkpoint/patience.hpp>
 #include <checkpoint/signals.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
@@ -263,7 +264,7 @@ bool Run::train() {
   console_.clear();
   if (steps_done() >= recipe_.run.steps) return true;
   log_info("stopped by signal " + std::to_string(checkpoint::stop_signal()) + " after step " +
-           std::to_string(steps_done()) + "; saved " + save_checkpoint().string());
+           std::to_string(steps_done()) + "; saved " + save_checkpoint(Save::at_the_end).string());
   log_info("run the same command again to go on from there");
   return false;
 }
@@ -298,7 +299,7 @@ bool Run::after_step(const StepReport& report) {
 
 void Run::save_on_the_way() {
   try {
-    save_checkpoint();
+    save_checkpoint(Save::on_the_way);
     export_weights();
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::io) throw;
@@ -358,15 +359,28 @@ void Run::draw_samples(const std::string& title) {
   }
 }
 
-fs::path Run::save_checkpoint() {
+fs::path Run::save_checkpoint(Save when) {
   Progress progress;
   progress.step = steps_done();
   progress.threads = at::get_num_threads();
   progress.loss = loss_;
   progress.recipe = recipe::to_toml(recipe_);
   trainer_->verified_sites().recheck_elision();
-  last_checkpoint_ = store_.save(progress.step, capture(live(), progress), fingerprints());
-  store_.rotate(recipe_.checkpoint.keep);
+  const auto note = [this](const std::string& problem) {
+    console_.clear();
+    log_warning("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
+  };
+  checkpoint::Patience patience;
+  if (when == Save::at_the_end) patience.room = std::chrono::seconds(recipe_.checkpoint.final_save_wait);
+  checkpoint::save_patiently(
+      [&] { last_checkpoint_ = store_.save(progress.step, capture(live(), progress), fingerprints()); }, patience,
+      note);
+  try {
+    store_.rotate(recipe_.checkpoint.keep);
+  } catch (const Error& error) {  // too many checkpoints are no reason to end a run
+    console_.clear();
+    log_warning(std::string("older checkpoints stay: ") + error.what());
+  }
   return last_checkpoint_;
 }
 
@@ -386,7 +400,7 @@ void Run::export_weights() {
 }
 
 void Run::finish() {
-  save_checkpoint();
+  save_checkpoint(Save::at_the_end);
   // The same command again after the last step makes only what is missing.
   const bool trained = steps_done() > first_step_;
   last_export_ = export_file();

@@ -45,7 +45,9 @@ class Run {
   void log_step(const StepReport& report);
   void log_recompute();
   void draw_samples(const std::string& title);
-  std::filesystem::path save_checkpoint();
+  enum class Save { on_the_way, at_the_end };
+  /// A save at the end waits for room on a full disk; one on the way fails, and training goes on.
+  std::filesystem::path save_checkpoint(Save when);
   void save_on_the_way();
   void export_weights();
   std::filesystem::path export_file() const;

@@ -1,0 +1,47 @@
+/// @file What the fault tests share: a run with two committed checkpoints, the save of a third, and the judgement of
+/// what is found afterwards.
+#pragma once
+
+#include <checkpoint/store.hpp>
+
+#include <filesystem>
+#include <string>
+
+#include "journal.hpp"
+
+namespace trainer::faults {
+
+/// A folder below the system's temporary one that goes away.
+class Scratch {
+ public:
+  Scratch();
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// An empty folder in it; the one before is deleted.
+  const std::filesystem::path& fresh();
+
+ private:
+  std::filesystem::path path_, inner_;
+};
+
+/// The state after `step`: several tensors, one of several disk sectors.
+checkpoint::Content state_of(int64_t step);
+
+/// Saves steps 1 and 2 into `run`.
+void prepare(const std::filesystem::path& run);
+/// What is tested: step 3 is saved, then all but the newest two are deleted. Calls `committed` when save returned.
+void save_third(const std::filesystem::path& run, const std::function<void()>& committed);
+
+/// Counts of a campaign; the last line of its output.
+struct Verdict {
+  int64_t cases = 0, unrecoverable = 0, lost = 0, damaged = 0, unusable = 0;
+  std::string first_problem;
+  [[nodiscard]] std::string text() const;
+};
+/// Starts again in `run` as the program does: the newest checkpoint must be at least `committed`, with exactly the
+/// state of its step, nothing half-made may stay, and the next save must work.
+void judge(const std::filesystem::path& run, int64_t committed, const std::string& name, Verdict& verdict);
+
+}  // namespace trainer::faults

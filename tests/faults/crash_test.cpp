@@ -1,0 +1,158 @@
+/// @file The machine dies after any file operation of a save, with un-synced changes there, missing or torn; and again
+/// while the next start cleans up.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "campaign.hpp"
+#include "crash_states.hpp"
+
+namespace trainer::faults {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = Operation::Kind;
+
+/// The operations of one save with rotation, and how many were done when save returned.
+struct Recorded {
+  std::vector<Operation> operations;
+  std::size_t committed = 0;
+};
+
+Recorded record(const fs::path& run) {
+  Recorded recorded;
+  const Journal journal(run);
+  save_third(run, [&] { recorded.committed = journal.operations().size(); });
+  recorded.operations = journal.operations();
+  return recorded;
+}
+
+std::vector<Loss> losses(int random) {
+  std::vector<Loss> all;
+  for (const auto names : {Loss::Names::lost, Loss::Names::kept})
+    for (const auto data : {Loss::Data::lost, Loss::Data::kept}) all.push_back({data, names, 0});
+  for (int i = 0; i < random; ++i) {
+    const auto seed = static_cast<uint64_t>(i) + 1;
+    all.push_back({Loss::Data::random, Loss::Names::random, seed});
+    all.push_back({Loss::Data::torn, i % 2 == 0 ? Loss::Names::kept : Loss::Names::random, seed});
+  }
+  return all;
+}
+
+std::string name_of(const Recorded& recorded, std::size_t done, const Loss& loss) {
+  return "crash after " + std::to_string(done) + " of " + std::to_string(recorded.operations.size()) + " operations (" +
+         (done == 0 ? "none" : text_of(recorded.operations[done - 1])) + "), " + text_of(loss);
+}
+
+int64_t committed_at(const Recorded& recorded, std::size_t done) { return done >= recorded.committed ? 3 : 2; }
+
+TEST(Crash, AfterEveryOperationOfASave) {
+  Scratch scratch;
+  prepare(scratch.fresh());
+  Disk disk(scratch.path() / "run");
+  const Recorded recorded = record(scratch.path() / "run");
+  ASSERT_GT(recorded.operations.size(), 20U);
+  Verdict verdict;
+  Scratch after;
+  for (std::size_t done = 0;; ++done) {
+    for (const Loss& loss : losses(8)) {
+      disk.crash_into(after.fresh(), loss);
+      judge(after.path() / "run", committed_at(recorded, done), name_of(recorded, done, loss), verdict);
+    }
+    if (done == recorded.operations.size()) break;
+    disk.apply(recorded.operations[done]);
+  }
+  std::printf("crashes during a save: %s\n", verdict.text().c_str());
+  EXPECT_EQ(verdict.unrecoverable + verdict.lost + verdict.damaged + verdict.unusable, 0) << verdict.text();
+}
+
+TEST(Crash, AgainWhileTheNextStartCleansUp) {
+  Scratch scratch;
+  prepare(scratch.fresh());
+  Disk disk(scratch.path() / "run");
+  const Recorded recorded = record(scratch.path() / "run");
+  Verdict verdict;
+  Scratch once, twice;
+  for (std::size_t done = 0;; ++done) {
+    for (const Loss& first : losses(1)) {
+      disk.crash_into(once.fresh(), first);
+      Disk recovering(once.path() / "run");
+      std::vector<Operation> operations;
+      {
+        const Journal journal(once.path() / "run");
+        checkpoint::Store store(once.path() / "run", "recovery");
+        std::vector<std::string> notes;
+        store.newest(notes);
+        operations = journal.operations();
+      }
+      for (const Operation& operation : operations) {
+        recovering.apply(operation);
+        for (const Loss& second : {Loss{}, Loss{Loss::Data::kept, Loss::Names::kept, 0},
+                                   Loss{Loss::Data::random, Loss::Names::random, done + 1}}) {
+          recovering.crash_into(twice.fresh(), second);
+          judge(twice.path() / "run", committed_at(recorded, done),
+                name_of(recorded, done, first) + ", then after " + text_of(operation), verdict);
+        }
+      }
+    }
+    if (done == recorded.operations.size()) break;
+    disk.apply(recorded.operations[done]);
+  }
+  std::printf("crashes during a recovery: %s\n", verdict.text().c_str());
+  EXPECT_GT(verdict.cases, 100);
+  EXPECT_EQ(verdict.unrecoverable + verdict.lost + verdict.damaged + verdict.unusable, 0) << verdict.text();
+}
+
+/// The rule itself: everything in a folder is durable before the folder gets its name, and the name before save
+/// returns.
+TEST(Crash, OrderOfOperations) {
+  Scratch scratch;
+  prepare(scratch.fresh());
+  const Recorded recorded = record(scratch.path() / "run");
+  std::set<int64_t> unsynced_files;
+  std::set<std::string> unsynced_folders;
+  bool named = false;
+  for (std::size_t i = 0; i < recorded.committed; ++i) {
+    const Operation& operation = recorded.operations[i];
+    const std::string folder = fs::path(operation.path).parent_path();
+    if (operation.kind == Kind::write || operation.kind == Kind::truncate) unsynced_files.insert(operation.file);
+    if (operation.kind == Kind::sync && operation.file != 0) unsynced_files.erase(operation.file);
+    if (operation.kind == Kind::sync && operation.file == 0) unsynced_folders.erase(operation.path);
+    if (operation.kind == Kind::rename && operation.target == "ckpt/step-0000000003") {
+      EXPECT_TRUE(unsynced_files.empty());
+      EXPECT_FALSE(unsynced_folders.contains(operation.path));
+      named = true;
+    }
+    if (operation.kind != Kind::write && operation.kind != Kind::sync && operation.kind != Kind::close &&
+        operation.kind != Kind::allocate)
+      unsynced_folders.insert(folder);
+  }
+  EXPECT_TRUE(named);
+  EXPECT_FALSE(unsynced_folders.contains("ckpt"));
+  for (std::size_t i = recorded.committed; i < recorded.operations.size(); ++i) {
+    const Operation& operation = recorded.operations[i];
+    if (operation.kind == Kind::unlink || operation.kind == Kind::rmdir) {
+      EXPECT_TRUE(operation.path.starts_with("ckpt/.trash-")) << text_of(operation);
+    }
+  }
+}
+
+/// The model can fail: without the syncs of files and folders, crashes do lose or damage something.
+TEST(Crash, TheModelSeesMissingSyncs) {
+  Scratch scratch;
+  prepare(scratch.fresh());
+  Disk disk(scratch.path() / "run");
+  Recorded recorded = record(scratch.path() / "run");
+  std::erase_if(recorded.operations, [](const Operation& operation) { return operation.kind == Kind::sync; });
+  Verdict verdict;
+  Scratch after;
+  for (const Operation& operation : recorded.operations) disk.apply(operation);
+  for (const Loss& loss : losses(8)) {
+    disk.crash_into(after.fresh(), loss);
+    judge(after.path() / "run", 3, text_of(loss), verdict);
+  }
+  EXPECT_GT(verdict.lost, 0) << verdict.text();
+}
+
+}  // namespace
+}  // namespace trainer::faults

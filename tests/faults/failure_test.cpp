@@ -1,0 +1,90 @@
+/// @file Any file operation of a save fails, once or from then on: the save succeeds or says so, and nothing that was
+/// saved before is lost.
+#include <gtest/gtest.h>
+#include <trainer/sdk/error.hpp>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "campaign.hpp"
+
+namespace trainer::faults {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = Operation::Kind;
+
+struct Case {
+  const char* name;
+  Failure failure;
+  bool forever;
+};
+const Case kCases[] = {
+    {"EIO once", {EIO, false}, false},          {"EIO for good", {EIO, false}, true},
+    {"ENOSPC once", {ENOSPC, false}, false},    {"ENOSPC for good", {ENOSPC, false}, true},
+    {"EDQUOT for good", {EDQUOT, false}, true}, {"EROFS for good", {EROFS, false}, true},
+    {"EINTR once", {EINTR, false}, false},      {"short write once", {0, true}, false},
+    {"short writes", {0, true}, true},
+};
+
+bool concerns(const Failure& failure, Kind kind) {
+  if (failure.short_write) return kind == Kind::write;
+  const bool needs_room = kind == Kind::create || kind == Kind::mkdir || kind == Kind::write ||
+                          kind == Kind::allocate || kind == Kind::sync || kind == Kind::close || kind == Kind::rename;
+  return needs_room || (failure.error != ENOSPC && failure.error != EDQUOT);
+}
+
+/// What became of a save under a failing call: how far it came, and what it reported.
+struct Outcome {
+  int64_t committed = 2;
+  std::string problem;  ///< thrown, but not as an Error of ours with the exit code for input and output
+  bool failed = false;
+  std::size_t calls = 0;
+};
+
+Outcome save_with(const fs::path& run, std::size_t at, const Case& one) {
+  Outcome outcome;
+  Journal journal(run);
+  journal.fail = [&](std::size_t number, Kind kind) {
+    const bool now = one.forever ? number >= at : number == at;
+    return now && concerns(one.failure, kind) ? &one.failure : nullptr;
+  };
+  try {
+    save_third(run, [&] { outcome.committed = 3; });
+  } catch (const Error& error) {
+    outcome.failed = true;
+    if (error.exit_code() != ExitCode::io) outcome.problem = error.what();
+  } catch (const std::exception& error) {
+    outcome.problem = std::string("not our error: ") + error.what();
+  }
+  outcome.calls = journal.calls();
+  return outcome;
+}
+
+TEST(Failure, OfEveryOperationOfASave) {
+  Scratch scratch;
+  prepare(scratch.fresh());
+  const std::size_t calls = save_with(scratch.path() / "run", std::size_t(-1), kCases[0]).calls;
+  ASSERT_GT(calls, 20U);
+  for (const Case& one : kCases) {
+    Verdict verdict;
+    int64_t failed = 0;
+    for (std::size_t at = 0; at < calls; ++at) {
+      const fs::path run = scratch.fresh();
+      prepare(run);
+      const Outcome outcome = save_with(run, at, one);
+      failed += outcome.failed ? 1 : 0;
+      const std::string name = std::string(one.name) + " at call " + std::to_string(at);
+      EXPECT_EQ(outcome.problem, "") << name;
+      if (one.failure.short_write || one.failure.error == EINTR) {
+        EXPECT_FALSE(outcome.failed && one.failure.short_write) << name << ": a short write is no failure";
+      }
+      judge(run, outcome.committed, name, verdict);
+    }
+    std::printf("%s: %s, %lld reported\n", one.name, verdict.text().c_str(), static_cast<long long>(failed));
+    EXPECT_EQ(verdict.unrecoverable + verdict.lost + verdict.damaged + verdict.unusable, 0) << verdict.text();
+  }
+}
+
+}  // namespace
+}  // namespace trainer::faults
