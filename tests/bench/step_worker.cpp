@@ -1,60 +1,28 @@
-/// @file One side of tools/bench_step: our LoRA training step on a model folder, driven over stdin so that the two
-/// sides' steps alternate. Protocol: prints "ready PARAMETERS"; for each input line runs one step and prints
-/// "WALL_SECONDS CPU_SECONDS LOSS PEAK_RSS_BYTES"; ends at end of input.
-///   step_worker MODEL_FOLDER fp32|bf16 on|off BATCH IMAGE_SIDE TEXT_TOKENS RANK THREADS
+/// @file One side of tools/bench_step: our LoRA training step, driven over stdin so that the two sides' steps
+/// alternate.
+///   step_worker SETTINGS        JSON: the keys of step_setup.hpp, threads, and counter (byte_counter.so, or "")
+/// Prints "ready PARAMETERS". Each input line runs one step and is answered by a line:
+///   time    WALL_SECONDS CPU_SECONDS LOSS PEAK_RSS_BYTES
+///   bytes   PEAK_BYTES LIVE_BYTES: of tensors, the most within the step and what is there between steps
+///   ops     CALLS FLOPS RECOMPUTED_CALLS RECOMPUTED_FLOPS: heavy operators called in the step, and what the engine
+///           says about its recompute (-1: nothing)
 #include <ATen/Parallel.h>
-#include <ATen/ops/randn.h>
-#include <adapter/inject.hpp>
-#include <adapter/lora.hpp>
+#include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
-#include <flux2/model.hpp>
+#include <dlfcn.h>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
-#include <objective/flow_matching.hpp>
-#include <optim/adamw.hpp>
-#include <plugin/registry.hpp>
-#include <train/keyed_random.hpp>
-#include <train/model_builder.hpp>
-#include <train/trainer.hpp>
-#include <weights/model_files.hpp>
 
 #include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <iostream>
 
+#include "step_setup.hpp"
+
 namespace {
 
-using namespace trainer;
-
-/// Synthetic samples of one shape, the same every step.
-class OneBatch final : public train::BatchSource {
- public:
-  OneBatch(int64_t batch, int64_t channels, int64_t side, int64_t tokens, int64_t width, at::ScalarType dtype) {
-    const auto normal = [](uint64_t sample, at::IntArrayRef shape) {
-      return train::keyed_normal(KeyedRng(1, RngStream::synthetic, 0, sample), shape);
-    };
-    batch_.latents = normal(0, {batch, channels, 1, side, side});
-    batch_.conditioning["prompt_embeds"] = normal(1, {batch, tokens, width}).to(dtype);
-    for (int64_t b = 0; b < batch; ++b) batch_.sample_keys.push_back(static_cast<uint64_t>(b));
-  }
-  int64_t micro_batches() const override { return 1; }
-  Batch batch(int64_t, int64_t) override { return batch_; }
-  std::vector<std::string> files(int64_t, int64_t) const override { return {"synthetic"}; }
-
- private:
-  Batch batch_;
-};
-
-class Recompute final : public MemoryStrategy, public RecomputePolicy {
- public:
-  explicit Recompute(bool on) : on_(on) {}
-  RecomputePolicy* recompute_policy() override { return this; }
-  CheckpointOptions choose(const Site&) override { return {.recompute = on_}; }
-
- private:
-  bool on_;
-};
+using trainer::bench::Setup;
 
 double cpu_seconds() {
   timespec now{};
@@ -62,63 +30,76 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-Options objective_options() {
-  return {"objective", Table{{"timesteps.distribution", {std::string("logit_normal")}},
-                             {"timesteps.mean", {0.0}},
-                             {"timesteps.std", {1.0}},
-                             {"timesteps.scale", {1.29}},
-                             {"timesteps.uniform_fraction", {0.0}},
-                             {"timesteps.grid", {int64_t{0}}},
-                             {"timesteps.shift", {std::string("none")}},
-                             {"weighting", {std::string("none")}},
-                             {"guidance", {1.0}}}};
+void time_step(Setup& setup) {
+  const auto begin = std::chrono::steady_clock::now();
+  const double cpu = cpu_seconds();
+  const double loss = setup.trainer().step().loss;
+  const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("%.6f %.6f %.8f %lld\n", wall, cpu_seconds() - cpu, loss,
+              static_cast<long long>(trainer::metrics::memory_use().peak));
 }
 
-int run(char** argv) {
-  const std::string folder = argv[1];
-  const at::ScalarType dtype = std::string(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat;
-  const int64_t batch = std::atoll(argv[4]), side = std::atoll(argv[5]), tokens = std::atoll(argv[6]);
-  const int64_t rank = std::atoll(argv[7]);
-  at::set_num_threads(std::atoi(argv[8]));
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+void count_bytes(Setup& setup, void* counter) {
+  TORCH_CHECK(counter != nullptr, "bytes are asked for, but no counter was given");
+  const auto live = reinterpret_cast<int64_t (*)()>(dlsym(counter, "bench_live_bytes"));
+  const auto take_peak = reinterpret_cast<int64_t (*)()>(dlsym(counter, "bench_take_peak_bytes"));
+  take_peak();
+  setup.trainer().step();
+  std::printf("%lld %lld\n", static_cast<long long>(take_peak()), static_cast<long long>(live()));
+}
 
-  const auto files = weights::ModelFiles::open(folder);
-  train::SourceBuilder builder(*files, {.dtype = dtype});
-  const std::string config = files->config().value_or("");
-  const Options none("model", Table{{"round_time", {false}}});
-  flux2::Flux2Model model(ModelContext{none, *files, config, builder});
-  plugin::Registry registry;
-  plugin::register_builtin(registry, adapter::register_lora);
-  plugin::register_builtin(registry, objective::register_flow_matching);
-  const Options lora("adapter", Table{{"rank", {rank}},
-                                      {"alpha", {static_cast<double>(rank)}},
-                                      {"init", {std::string("kaiming")}},
-                                      {"targets", {std::string("default")}}});
-  const auto adapter = registry.adapters.at("lora").create(lora);
-  const auto layers = adapter::select(builder.inventory().linears, model.default_targets());
-  const auto trained = adapter::inject(*adapter, layers, 0, at::kCPU);
-  const auto objective = registry.objectives.at("flow_matching").create(objective_options());
-  std::vector<train::MemoryStack::Named> strategies;
-  strategies.push_back({"bench", std::make_unique<Recompute>(std::string(argv[3]) == "on")});
-  const train::MemoryStack memory(std::move(strategies));
-  PlacementPlan placement;
-  placement.schedule = {{Pass::forward, 0, 0}, {Pass::backward, 0, 0}};
-  const train::KeyedRandom random(0);
-  const nlohmann::json dims = nlohmann::json::parse(config);
-  OneBatch data(batch, dims.at("in_channels").get<int64_t>(), side, tokens, dims.at("joint_attention_dim").get<int64_t>(), dtype);
-  optim::AdamW optimizer(trained, {});
-  train::Trainer trainer(train::Parts{model, *objective, memory, placement, random, data, optimizer, nullptr,
-                                      {.kind = "constant", .lr = 1e-4}, /*max_grad_norm=*/0.0},
-                         0);
-  std::printf("ready %lld\n", static_cast<long long>(builder.inventory().parameter_count));
+struct Heavy {
+  int64_t calls = 0;
+  double flops = 0;
+} heavy;
+
+std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) {
+  const std::string_view name = call.name();
+  const auto size = [&](std::size_t input, int64_t dimension) {
+    return static_cast<double>(call.inputs()[input].toTensor().size(dimension));
+  };
+  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::addmm" || name == "aten::baddbmm") {
+    const std::size_t left = name.find("add") == std::string_view::npos ? 0 : 1;
+    const double batches = call.inputs()[left].toTensor().dim() == 3 ? size(left, 0) : 1;
+    heavy.flops += 2 * batches * size(left, -2) * size(left, -1) * size(left + 1, -1);
+  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
+    heavy.flops += 4 * size(0, 0) * size(0, 1) * size(0, 2) * size(0, 3) * size(1, 2);
+  } else {
+    return nullptr;
+  }
+  ++heavy.calls;
+  return nullptr;
+}
+
+void count_operators(Setup& setup) {
+  heavy = {};
+  const auto handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(count_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  setup.trainer().step();
+  at::removeCallback(handle);
+  const auto [calls, flops] = setup.recomputed();
+  std::printf("%lld %.0f %lld %.0f\n", static_cast<long long>(heavy.calls), heavy.flops, static_cast<long long>(calls),
+              flops);
+}
+
+int run(const nlohmann::json& settings) {
+  at::set_num_threads(settings.at("threads"));
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  void* counter = nullptr;
+  if (const std::string library = settings.at("counter"); !library.empty()) {
+    counter = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    TORCH_CHECK(counter != nullptr, dlerror());
+  }
+  Setup setup(settings);
+  std::printf("ready %lld\n", static_cast<long long>(setup.parameters()));
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line);) {
-    const auto begin = std::chrono::steady_clock::now();
-    const double cpu = cpu_seconds();
-    const train::StepReport report = trainer.step();
-    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    std::printf("%.6f %.6f %.8f %lld\n", wall, cpu_seconds() - cpu, report.loss,
-                static_cast<long long>(metrics::memory_use().peak));
+    if (line == "bytes")
+      count_bytes(setup, counter);
+    else if (line == "ops")
+      count_operators(setup);
+    else
+      time_step(setup);
     std::fflush(stdout);
   }
   return 0;
@@ -127,12 +108,12 @@ int run(char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 9) {
-    std::fprintf(stderr, "usage: step_worker MODEL_FOLDER fp32|bf16 on|off BATCH IMAGE_SIDE TEXT_TOKENS RANK THREADS\n");
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: step_worker SETTINGS\n");
     return 2;
   }
   try {
-    return run(argv);
+    return run(nlohmann::json::parse(argv[1]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

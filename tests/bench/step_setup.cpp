@@ -1,0 +1,138 @@
+/// @file See step_setup.hpp.
+#include "step_setup.hpp"
+
+#include <adapter/inject.hpp>
+#include <nlohmann/json.hpp>
+#include <objective/flow_matching.hpp>
+#include <recipe/default_options.hpp>
+#include <weights/model_files.hpp>
+
+namespace trainer::bench {
+namespace {
+
+/// Synthetic samples of one shape, the same every step.
+class OneBatch final : public train::BatchSource {
+ public:
+  OneBatch(const nlohmann::json& settings, int64_t channels, int64_t text_width) {
+    const int64_t batch = settings.at("batch"), height = settings.at("height"), width = settings.at("width");
+    const auto normal = [](uint64_t sample, at::IntArrayRef shape) {
+      return train::keyed_normal(KeyedRng(1, RngStream::synthetic, 0, sample), shape);
+    };
+    batch_.latents = normal(0, {batch, channels, 1, height, width});
+    batch_.conditioning["prompt_embeds"] = normal(1, {batch, settings.at("tokens").get<int64_t>(), text_width})
+                                               .to(settings.at("dtype") == "bf16" ? at::kBFloat16 : at::kFloat);
+    for (int64_t b = 0; b < batch; ++b) batch_.sample_keys.push_back(static_cast<uint64_t>(b));
+  }
+  [[nodiscard]] int64_t micro_batches() const override { return 1; }
+  Batch batch(int64_t, int64_t) override { return batch_; }
+  [[nodiscard]] std::vector<std::string> files(int64_t, int64_t) const override { return {"synthetic"}; }
+
+ private:
+  Batch batch_;
+};
+
+std::vector<plugin::SearchFolder> folders_of(const nlohmann::json& settings) {
+  std::vector<plugin::SearchFolder> folders;
+  for (const std::string folder : settings.at("plugins")) folders.push_back({folder, "build tree"});
+  return folders;
+}
+
+/// The options that a component's manifest declares, with its defaults but for `changes`.
+Options options_of(const plugin::Loader& loader, const std::string& kind, const std::string& name,
+                   const Table& changes) {
+  for (const plugin::Manifest& manifest : loader.found().manifests) {
+    if (manifest.schema.kind != kind || manifest.schema.name != name) continue;
+    Table values = recipe::default_options(manifest.schema).values();
+    for (const auto& [key, value] : changes) values[key] = value;
+    return {name, std::move(values)};
+  }
+  throw Error(ExitCode::bad_input, "no plugin \"" + name + "\" in the build");
+}
+
+Options objective_options() {
+  return {"objective", Table{{"timesteps.distribution", {std::string("logit_normal")}},
+                             {"timesteps.mean", {0.0}},
+                             {"timesteps.std", {1.0}},
+                             {"timesteps.scale", {1.29}},
+                             {"timesteps.uniform_fraction", {0.0}},
+                             {"timesteps.grid", {int64_t{0}}},
+                             {"timesteps.shift", {std::string("none")}},
+                             {"weighting", {std::string("none")}},
+                             {"guidance", {1.0}}}};
+}
+
+}  // namespace
+
+Setup::Setup(const nlohmann::json& settings) : loader_(folders_of(settings)) {
+  plugin::register_builtin(loader_.registry(), adapter::register_lora);
+  plugin::register_builtin(loader_.registry(), objective::register_flow_matching);
+  load_strategies(settings);
+  build_model(settings);
+  const std::vector<Parameter*> trained = add_adapter(*model_, settings.at("rank"));
+  objective_ = loader_.registry().objectives.at("flow_matching").create(objective_options());
+  placement_.schedule = {{Pass::forward, 0, 0}, {Pass::backward, 0, 0}};
+  optimizer_ = std::make_unique<optim::AdamW>(trained, optim::AdamWOptions{});
+  train::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, {}, 0.0};
+  parts.schedule.kind = "constant";
+  parts.schedule.lr = 1e-4;
+  trainer_ = std::make_unique<train::Trainer>(std::move(parts), 0);
+}
+
+void Setup::load_strategies(const nlohmann::json& settings) {
+  std::vector<train::MemoryStack::Named> strategies;
+  const auto add = [&](const std::string& name, const Table& changes) {
+    loader_.require("memory", name);
+    strategies.push_back(
+        {name, loader_.registry().memory.at(name).create(options_of(loader_, "memory", name, changes))});
+  };
+  const std::string kept = settings.at("checkpointing");
+  const Value elide{settings.at("elide").get<bool>()};
+  if (kept == "full") add("full_checkpointing", {{"elide", elide}});
+  if (kept != "full" && kept != "none")
+    add("selective_checkpointing", {{"elide", elide}, {"save", {Array{Value{kept}}}}});
+  if (settings.at("fp8").get<bool>()) add("fp8_weight_only", {});
+  memory_ = std::make_unique<train::MemoryStack>(std::move(strategies));
+}
+
+void Setup::build_model(const nlohmann::json& settings) {
+  loader_.require("model", "flux2");
+  const ModelComponent& component = loader_.registry().models.at("flux2");
+  const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(settings.at("model").get<std::string>());
+  source_ = files;
+  if (component.map_weights != nullptr) source_ = component.map_weights(source_);
+  train::BuildOptions options;
+  options.dtype = settings.at("dtype") == "bf16" ? at::kBFloat16 : at::kFloat;
+  options.format = memory_->format();
+  builder_ = std::make_unique<train::SourceBuilder>(*source_, options);
+  const std::string config = files->config().value_or("");
+  const Options model_options = options_of(loader_, "model", "flux2", {});
+  model_ = component.create(ModelContext{model_options, *source_, config, *builder_});
+  parameters_ = builder_->inventory().parameter_count;
+  const nlohmann::json dims = nlohmann::json::parse(config);
+  data_ = std::make_unique<OneBatch>(settings, dims.at("in_channels"), dims.at("joint_attention_dim"));
+  if (memory_->residency() != nullptr) memory_->residency()->plan(model_->blocks());
+}
+
+std::vector<Parameter*> Setup::add_adapter(const Model& model, int64_t rank) {
+  const Options lora("adapter", Table{{"rank", {rank}},
+                                      {"alpha", {static_cast<double>(rank)}},
+                                      {"init", {std::string("kaiming")}},
+                                      {"targets", {std::string("default")}}});
+  adapter_ = loader_.registry().adapters.at("lora").create(lora);
+  const auto layers = adapter::select(builder_->inventory().linears, model.default_targets());
+  return adapter::inject(*adapter_, layers, 0, at::kCPU);
+}
+
+std::pair<int64_t, double> Setup::recomputed() {
+  const auto& reports = trainer_->verified_sites().reports;
+  if (reports.empty()) return {-1, -1};
+  std::pair<int64_t, double> sum{0, 0};
+  for (const Block* block : model_->blocks()) {
+    const RecomputeReport& report = reports.at(block->info().type);
+    sum.first += report.recomputed_calls;
+    sum.second += report.recomputed_flops;
+  }
+  return sum;
+}
+
+}  // namespace trainer::bench

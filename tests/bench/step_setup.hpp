@@ -1,0 +1,48 @@
+/// @file Everything that one LoRA training step needs, made from the settings that tools/bench_step gives to both
+/// sides: model, adapter and strategies come from the plugins of the build, the data is synthetic.
+#pragma once
+
+#include <adapter/lora.hpp>
+#include <optim/adamw.hpp>
+#include <plugin/loader.hpp>
+#include <train/keyed_random.hpp>
+#include <train/model_builder.hpp>
+#include <train/trainer.hpp>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace trainer::bench {
+
+class Setup {
+ public:
+  /// Keys of `settings`: model (folder of config.json and weights), plugins (folders), dtype ("fp32", "bf16"),
+  /// checkpointing ("none", "full", or an entry of selective_checkpointing's `save`), elide, fp8, batch, height, width,
+  /// tokens, rank.
+  explicit Setup(const nlohmann::json& settings);
+  train::Trainer& trainer() { return *trainer_; }
+  [[nodiscard]] int64_t parameters() const { return parameters_; }
+  /// Heavy operations that the recompute of one step ran, and their floating-point operations, as the engine reports
+  /// them; {-1, -1} where it reports none (nothing is recomputed, or all is). Known after a step.
+  [[nodiscard]] std::pair<int64_t, double> recomputed();
+
+ private:
+  void load_strategies(const nlohmann::json& settings);
+  void build_model(const nlohmann::json& settings);
+  std::vector<Parameter*> add_adapter(const Model& model, int64_t rank);
+
+  plugin::Loader loader_;
+  std::shared_ptr<WeightSource> source_;
+  std::unique_ptr<train::MemoryStack> memory_;
+  std::unique_ptr<train::SourceBuilder> builder_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Adapter> adapter_;
+  std::unique_ptr<Objective> objective_;
+  std::unique_ptr<train::BatchSource> data_;
+  std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<train::Trainer> trainer_;
+  PlacementPlan placement_;
+  train::KeyedRandom random_{0};
+  int64_t parameters_ = 0;
+};
+
+}  // namespace trainer::bench
