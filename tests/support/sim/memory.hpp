@@ -1,0 +1,48 @@
+/// @file Allocators of the simulated devices and of the host: one block header, one counter per memory.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+
+namespace trainer::sim {
+
+constexpr auto kSim = c10::DeviceType::PrivateUse1;
+
+/// In front of every block; the deleter knows from it whom to credit, whichever thread frees.
+struct alignas(64) BlockHeader {
+  std::size_t bytes = 0;
+  int device = -1;   ///< -1: host
+  int epoch = 0;     ///< of the clocks that `ready` belongs to
+  double ready = 0;  ///< virtual time at which the contents are complete
+};
+
+/// The header of a block made here, or null for memory of others.
+BlockHeader* header_of(const c10::DataPtr& data);
+/// The deleter of every block.
+void release(void* data);
+/// Books the bytes of a block from its memory to that of `device`.
+void move_charge(BlockHeader& header, int device);
+
+c10::Allocator& host_allocator();
+c10::Allocator& device_allocator();
+/// Registers both with LibTorch.
+void install_allocators();
+
+/// Current device of this thread, as cudaGetDevice.
+c10::DeviceIndex current_device();
+void set_current_device(c10::DeviceIndex index);
+
+/// As long as it lives, host allocations of this thread are charged to the device (when temporaries are counted).
+class ChargeTemporaries {
+ public:
+  explicit ChargeTemporaries(int device);
+  ~ChargeTemporaries();
+  ChargeTemporaries(const ChargeTemporaries&) = delete;
+  ChargeTemporaries& operator=(const ChargeTemporaries&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace trainer::sim
