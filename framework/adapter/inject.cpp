@@ -92,6 +92,15 @@ std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> l
   return parameters;
 }
 
+std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
+                               const std::function<at::Device(const std::string& layer)>& device_of) {
+  std::vector<Parameter*> parameters;
+  for (const Linear& layer : layers)
+    for (Parameter* parameter : inject(adapter, std::span(&layer, 1), seed, device_of(layer.name())))
+      parameters.push_back(parameter);
+  return parameters;
+}
+
 void enable(std::span<const Linear> layers, bool on) {
   for (const Linear& layer : layers) layer.state().adapter_enabled = on;
 }

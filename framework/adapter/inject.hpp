@@ -3,6 +3,7 @@
 
 #include <trainer/sdk/objective.hpp>
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,10 @@ std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<con
 /// layer name): they do not depend on which other layers are targeted. Data is made on the CPU and moved to `device`.
 std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
                                at::Device device);
+
+/// The same, each layer's on the device that `device_of` gives for its name.
+std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
+                               const std::function<at::Device(const std::string& layer)>& device_of);
 
 /// Turns the adapter of all layers on or off, for samples of the untrained model.
 void enable(std::span<const Linear> layers, bool on);

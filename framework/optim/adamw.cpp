@@ -11,13 +11,35 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <map>
+#include <utility>
+
 namespace trainer::optim {
 namespace {
+
+struct DeviceOrder {
+  bool operator()(at::Device a, at::Device b) const {
+    return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index());
+  }
+};
 
 std::vector<at::Tensor> gradients(const std::vector<Parameter*>& parameters) {
   std::vector<at::Tensor> list;
   for (Parameter* parameter : parameters)
     if (parameter->value().grad().defined()) list.push_back(parameter->value().grad());
+  return list;
+}
+
+/// Positions of the tensors of each device; one fused call takes tensors of one device.
+std::map<at::Device, std::vector<std::size_t>, DeviceOrder> by_device(const std::vector<at::Tensor>& tensors) {
+  std::map<at::Device, std::vector<std::size_t>, DeviceOrder> groups;
+  for (std::size_t i = 0; i < tensors.size(); ++i) groups[tensors[i].device()].push_back(i);
+  return groups;
+}
+
+std::vector<at::Tensor> chosen(const std::vector<at::Tensor>& tensors, const std::vector<std::size_t>& positions) {
+  std::vector<at::Tensor> list;
+  for (const std::size_t i : positions) list.push_back(tensors[i]);
   return list;
 }
 
@@ -42,8 +64,12 @@ void AdamW::step(double lr) {
     grads.push_back(value.grad().defined() ? value.grad() : at::zeros_like(value));
   }
   for (at::Tensor& step : steps_) step.add_(1);
-  at::_fused_adamw_(values, grads, exp_avg_, exp_avg_sq_, {}, steps_, lr, options_.beta1, options_.beta2,
-                    options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+  for (const auto& [device, group] : by_device(values)) {
+    const auto of = [&group = group](const std::vector<at::Tensor>& all) { return chosen(all, group); };
+    std::vector<at::Tensor> on = of(values), first = of(exp_avg_), second = of(exp_avg_sq_), steps = of(steps_);
+    at::_fused_adamw_(on, of(grads), first, second, {}, steps, lr, options_.beta1, options_.beta2,
+                      options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+  }
 }
 
 void AdamW::zero_grad() {
@@ -78,15 +104,23 @@ at::Tensor gradient_norm(const std::vector<Parameter*>& parameters) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> grads = gradients(parameters);
   if (grads.empty()) return at::zeros({}, at::kFloat);
-  std::vector<at::Tensor> norms = at::_foreach_norm(grads, 2);
-  for (at::Tensor& norm : norms) norm = norm.to(norms.front().device());
+  std::vector<at::Tensor> norms(grads.size());
+  for (const auto& [device, group] : by_device(grads)) {
+    const std::vector<at::Tensor> found = at::_foreach_norm(chosen(grads, group), 2);
+    for (std::size_t i = 0; i < group.size(); ++i) norms[group[i]] = found[i].to(grads.front().device());
+  }
   return at::linalg_vector_norm(at::stack(norms), 2);
 }
 
 void clip_gradients(const std::vector<Parameter*>& parameters, const at::Tensor& norm, double max_norm) {
   const at::NoGradGuard no_grad;
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-  for (at::Tensor& grad : gradients(parameters)) grad.mul_(factor.to(grad.device()));
+  std::map<at::Device, at::Tensor, DeviceOrder> factors;  // one copy a device
+  for (at::Tensor& grad : gradients(parameters)) {
+    at::Tensor& here = factors[grad.device()];
+    if (!here.defined()) here = factor.to(grad.device());
+    grad.mul_(here);
+  }
 }
 
 }  // namespace trainer::optim

@@ -5,9 +5,8 @@
 #include <recipe/load.hpp>
 #include <train/assemble.hpp>
 #include <train/device.hpp>
+#include <train/part_costs.hpp>
 #include <weights/model_files.hpp>
-
-#include <algorithm>
 
 namespace trainer::train {
 namespace {
@@ -29,24 +28,6 @@ std::vector<at::Device> device_of(const recipe::Component& component, const std:
   if (component.device.empty()) return {otherwise.front()};
   return parse_devices(std::vector<std::string>{component.device},
                        component.position.text() + ": device of \"" + component.kind + "\"");
-}
-
-/// Until stages on several devices are executed, a plan must not ask for them; and it must run every micro-batch.
-void require_one_stage(const PlacementPlan& plan, const std::string& name, at::Device device, int64_t micro_batches) {
-  std::vector<at::Device> all = plan.blocks;
-  all.insert(all.end(), {plan.prologue, plan.epilogue});
-  if (std::any_of(all.begin(), all.end(), [&](at::Device used) { return used != device; }))
-    throw PluginError(name, "plan", "it uses several devices; this version executes one stage on one device",
-                      ExitCode::bad_recipe);
-  std::vector<int> state(static_cast<std::size_t>(micro_batches), 0);
-  for (const ScheduleStep& step : plan.schedule) {
-    const bool known = step.stage == 0 && step.micro_batch >= 0 && step.micro_batch < micro_batches;
-    if (!known || state[static_cast<std::size_t>(step.micro_batch)]++ != (step.pass == Pass::forward ? 0 : 1))
-      throw PluginError(name, "plan",
-                        "its schedule runs a part that is not there, or not in the order forward, backward");
-  }
-  if (std::any_of(state.begin(), state.end(), [](int passes) { return passes != 2; }))
-    throw PluginError(name, "plan", "its schedule leaves out a micro-batch");
 }
 
 }  // namespace
@@ -124,18 +105,23 @@ MemoryStack Assembly::memory_stack() {
   return MemoryStack(std::move(strategies));
 }
 
-PlacementPlan Assembly::placement_plan(const Model& model, int64_t micro_batches) {
+PlacementPlan Assembly::plan_placement(const PlacementRequest& request) {
   const recipe::Placement& component = recipe_.placement;
   loader_.require("placement", component.kind);
-  PlacementRequest request;
-  for (const Block* block : const_cast<Model&>(model).blocks()) request.block_names.push_back(block->info().name);
-  request.micro_batches = micro_batches;
-  request.devices = devices_;
   PlacementPlan plan = plugin::guard(component.kind, "plan", [&] {
     return loader_.registry().placements.find(component.kind)->second.create(component.options)->plan(request);
   });
-  require_one_stage(plan, component.kind, devices_.front(), micro_batches);
+  check_plan(plan, request, component.kind);
   return plan;
+}
+
+std::unique_ptr<Model> Assembly::create_model(const LoadedModel& loaded, const std::string& config,
+                                              SourceBuilder& builder) {
+  const recipe::Component& component = recipe_.model;
+  const ModelComponent& offered = loader_.registry().models.find(component.kind)->second;
+  return plugin::guard(component.kind, "create", [&] {
+    return offered.create(ModelContext{component.options, *loaded.source, config, builder});
+  });
 }
 
 LoadedModel Assembly::load_model(ModelUse use) {
@@ -152,18 +138,31 @@ LoadedModel Assembly::load_model(ModelUse use) {
   options.dtype = dtype_of(component.dtype);
   options.device = devices_.front();
   options.trained = use == ModelUse::train && !recipe_.adapter;
-  options.headers_only = use == ModelUse::inspect;
+  options.headers_only = true;
   options.format = loaded.memory.format();
   if (options.trained && options.format != nullptr)
     throw Error(ExitCode::bad_recipe,
                 "memory.strategies: a strategy packs the weights, but without [adapter] they are "
                 "trained; add an adapter or leave the strategy out");
-  SourceBuilder builder(*loaded.source, options);
+  // First from headers alone: the placement needs the blocks, and the weights need the placement.
   const std::string config = config_of(*files);
-  loaded.model = plugin::guard(component.kind, "create", [&] {
-    return offered.create(ModelContext{component.options, *loaded.source, config, builder});
-  });
-  loaded.inventory = builder.inventory();
+  SourceBuilder headers(*loaded.source, options);
+  loaded.model = create_model(loaded, config, headers);
+  PlacementRequest request = placement_request(*loaded.model, headers.inventory(), *loaded.source, options);
+  request.devices = devices_;
+  request.micro_batches = recipe_.train.batch_size / recipe_.train.micro_batch_size;
+  loaded.parts = request;
+  loaded.placement = plan_placement(request);
+  loaded.devices = LayerDevices(*loaded.model, loaded.placement, recipe_.placement.kind);
+  loaded.inventory = headers.inventory();
+  if (use != ModelUse::inspect) {
+    options.headers_only = false;
+    options.device = loaded.placement.prologue;
+    options.device_of = [&loaded](const std::string& name) { return loaded.devices.of(name); };
+    SourceBuilder builder(*loaded.source, options);
+    loaded.model = create_model(loaded, config, builder);
+    loaded.inventory = builder.inventory();
+  }
   if (use != ModelUse::sample) attach_adapter(loaded, use);
   if (WeightResidency* residency = loaded.memory.residency(); residency != nullptr && use != ModelUse::inspect)
     residency->plan(loaded.model->blocks());
@@ -181,9 +180,9 @@ void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
     return loader_.registry().adapters.find(component.kind)->second.create(component.options);
   });
   loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
-  if (use == ModelUse::train)
-    loaded.trained =
-        adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed), devices_.front());
+  if (use != ModelUse::train) return;
+  loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed),
+                                   [&](const std::string& layer) { return loaded.devices.of(layer); });
 }
 
 }  // namespace trainer::train

@@ -7,6 +7,7 @@
 #include <train/memory_stack.hpp>
 #include <train/model_builder.hpp>
 #include <train/request.hpp>
+#include <train/stages.hpp>
 #include <trainer/sdk/encoders.hpp>
 
 #include <memory>
@@ -18,6 +19,9 @@ namespace trainer::train {
 struct LoadedModel {
   MemoryStack memory;
   std::shared_ptr<WeightSource> source;  ///< canonical names
+  PlacementRequest parts;  ///< what the placement was made from
+  PlacementPlan placement;
+  LayerDevices devices;
   std::unique_ptr<Model> model;
   Inventory inventory;
   std::unique_ptr<Adapter> adapter;  ///< null: all parameters are trained
@@ -50,12 +54,14 @@ class Assembly {
   std::shared_ptr<text::SdkTokenizer> tokenizer();
 
   std::unique_ptr<Objective> objective();
-  PlacementPlan placement_plan(const Model& model, int64_t micro_batches);
+  /// The model on the devices that the placement gives its parts. Throws Error (bad_recipe) when it finds none.
   LoadedModel load_model(ModelUse use);
 
  private:
   MemoryStack memory_stack();
   EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> weights) const;
+  std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
+  PlacementPlan plan_placement(const PlacementRequest& request);
   void attach_adapter(LoadedModel& loaded, ModelUse use);
 
   recipe::Recipe recipe_;

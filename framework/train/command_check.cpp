@@ -6,6 +6,7 @@
 #include <train/assemble.hpp>
 #include <train/cache_phase.hpp>
 #include <train/commands.hpp>
+#include <train/placement_report.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -91,9 +92,7 @@ void check_inputs(const Model& model, const Objective& objective) {
 std::string check_model(Assembly& assembly) {
   const LoadedModel loaded = assembly.load_model(ModelUse::inspect);
   check_inputs(*loaded.model, *assembly.objective());
-  const recipe::Train& train = assembly.recipe().train;
-  assembly.placement_plan(*loaded.model, train.batch_size / train.micro_batch_size);
-  std::string text = loaded.model->describe();
+  std::string text = loaded.model->describe() + "; " + report_placement(loaded.placement, loaded.parts).text();
   if (!loaded.adapter) return text + "; all parameters are trained";
   return text + "; " + loaded.adapter->describe() + " on " + std::to_string(loaded.adapted.size()) + " of " +
          std::to_string(loaded.inventory.linears.size()) + " linear layers";

@@ -20,10 +20,9 @@ int command_sample(const Request& request) {
   if (!request.lora.empty()) weights::TensorFile(request.lora);  // a wrong file is told before captions are encoded
   const SamplePlan plan = prepare_samples(assembly, prompts, console);
   LoadedModel loaded = assembly.load_model(ModelUse::sample);
-  const at::Device device = assembly.devices().front();
-  if (!request.lora.empty()) apply_exported(loaded, request.lora, device);
+  if (!request.lora.empty()) apply_exported(loaded, request.lora);
   const Pictures pictures = draw(
-      loaded, plan, device, [&] { return assembly.autoencoder(); },
+      loaded, plan, [&] { return assembly.autoencoder(); },
       [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });
   const auto file = write_grid(request.output, plan, {{request.lora.empty() ? "model" : "LoRA", pictures}});
   if (request.json)

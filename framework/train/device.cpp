@@ -5,21 +5,61 @@
 #include <train/device.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
 namespace trainer::train {
+
+namespace {
+
+/// Once a process; false when the environment names none.
+bool open_device_library() {
+  static const bool opened = [] {
+    const char* file = std::getenv("TRAINER_DEVICE_LIBRARY");
+    if (file == nullptr || *file == '\0') return false;
+    const std::string name = "TRAINER_DEVICE_LIBRARY " + std::string(file) + ": ";
+    try {
+      const auto registered = plugin::find_function<const char* (*)()>(
+          plugin::open(std::filesystem::absolute(file), plugin::Scope::local), "trainer_register_devices");
+      if (registered == nullptr) throw Error(ExitCode::unavailable, name + "it has no trainer_register_devices");
+      if (const char* problem = registered(); problem != nullptr) throw Error(ExitCode::unavailable, name + problem);
+    } catch (const plugin::OpenError& error) {
+      throw Error(ExitCode::unavailable, name + error.what());
+    }
+    return true;
+  }();
+  return opened;
+}
+
+at::Device parse_device(const std::string& name, const std::string& where) {
+  const std::string type = name.substr(0, name.find(':'));
+  const bool other = type != "cpu" && type != "cuda" && open_device_library();
+  std::optional<at::Device> device;
+  try {
+    device = at::Device(name);
+  } catch (const c10::Error&) {
+    throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is no device; use \"cpu\" or \"cuda:N\"");
+  }
+  if (!device->is_cuda() && !device->is_cpu() && !(other && device->is_privateuseone()))
+    throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
+  if (!device->is_cpu() && !device->has_index()) device->set_index(0);
+  if (device->is_privateuseone()) {
+    const int count = c10::impl::VirtualGuardImpl(device->type()).deviceCount();
+    if (device->index() >= count)
+      throw Error(ExitCode::unavailable,
+                  where + ": \"" + name + "\" does not exist, there are " + std::to_string(count) + " of its kind");
+  }
+  return *device;
+}
+
+}  // namespace
 
 std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where) {
   std::vector<at::Device> devices;
-  for (const std::string& name : names) {
-    try {
-      at::Device device(name);
-      if (device.is_cuda() && !device.has_index()) device.set_index(0);
-      devices.push_back(device);
-    } catch (const c10::Error&) {
-      throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is no device; use \"cpu\" or \"cuda:N\"");
-    }
-    if (!devices.back().is_cuda() && !devices.back().is_cpu())
-      throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
-  }
+  for (const std::string& name : names) devices.push_back(parse_device(name, where));
   return devices;
 }
 

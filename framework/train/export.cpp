@@ -103,7 +103,7 @@ std::filesystem::path export_trained(const LoadedModel& loaded, const std::files
   return file;
 }
 
-void apply_exported(LoadedModel& loaded, const std::filesystem::path& path, at::Device device) {
+void apply_exported(LoadedModel& loaded, const std::filesystem::path& path) {
   const weights::TensorFile file(path, {weights::Profile::compat, weights::ReadMode::copy});
   std::map<std::string, Linear> layers;
   std::vector<std::string> names;
@@ -131,6 +131,7 @@ void apply_exported(LoadedModel& loaded, const std::filesystem::path& path, at::
       continue;
     }
     if (alpha) pair.up = pair.up * (*alpha / static_cast<double>(pair.down.size(0)));
+    const at::Device device = loaded.devices.of(name);
     state.adapter = std::make_unique<ExportedLora>(pair.down.to(device), pair.up.to(device));
   }
   constexpr std::size_t kShown = 2000;  // of a file that is something else altogether, the first lines are enough

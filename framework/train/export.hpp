@@ -17,6 +17,6 @@ std::filesystem::path export_trained(const LoadedModel& loaded, const std::files
 
 /// Puts an exported adapter onto a model loaded for sampling; also one that diffusers saved, with the alpha it states.
 /// Throws Error (bad_input) naming every tensor that fits no layer, and every layer of which only half is there.
-void apply_exported(LoadedModel& loaded, const std::filesystem::path& file, at::Device device);
+void apply_exported(LoadedModel& loaded, const std::filesystem::path& file);
 
 }  // namespace trainer::train

@@ -1,20 +1,29 @@
-/// @file One micro-batch through the model: prologue, blocks as the memory strategies say, epilogue inside the loss.
+/// @file Forwards through the model: its blocks as the memory strategies say, and whole passes without gradients along
+/// the stages of a placement. The training step is train/stage_executor.hpp.
 #pragma once
 
 #include <train/memory_stack.hpp>
+#include <train/stages.hpp>
 #include <trainer/sdk/objective.hpp>
 
 namespace trainer::train {
 
-/// The graph of one micro-batch's loss (fp32 scalar).
+/// Blocks [first, end) of the chain. `verified` may be null.
+Flow run_blocks(Model& model, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
+                VerifiedSites* verified, int64_t micro_batch);
+
+/// The graph of one micro-batch's loss (fp32 scalar), for a model on one device.
 at::Tensor forward_loss(Model& model, const Objective& objective, const Example& example, const MemoryStack& memory,
                         VerifiedSites& verified, int64_t micro_batch);
 
-/// The prediction without gradients, for samples; `residency` may be null.
+/// The prediction without gradients, for samples; on the epilogue's device.
+at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory, const PlacementPlan& plan);
+/// The same for a model on one device.
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory);
 
 /// Names the first part of the model whose output is not finite for this example ("block \"single.2\""), or "" when
 /// all of the forward is finite. Runs the forward again without gradients; randomness is keyed, so it is the same one.
-std::string first_non_finite(Model& model, const Example& example, const MemoryStack& memory);
+std::string first_non_finite(Model& model, const Example& example, const MemoryStack& memory,
+                             const PlacementPlan& plan);
 
 }  // namespace trainer::train

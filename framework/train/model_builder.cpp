@@ -44,37 +44,37 @@ void SourceBuilder::refuse_scaled(const std::string& name) const {
               "MODEL_SCALES");
 }
 
-at::Tensor SourceBuilder::read(const std::string& name) {
+at::Tensor SourceBuilder::read(const std::string& name, at::Device device) {
   const at::Tensor stored = source_.read(name);
   const at::ScalarType dtype = options_.trained ? at::kFloat : options_.dtype;
   // A copy even where the dtype is right: the stored tensor may be a view of the mapped file.
-  at::Tensor tensor =
-      stored.to(stored.options().dtype(dtype).device(options_.device), /*non_blocking=*/false, /*copy=*/true);
+  at::Tensor tensor = stored.to(stored.options().dtype(dtype).device(device), /*non_blocking=*/false, /*copy=*/true);
   inventory_.weight_bytes += static_cast<int64_t>(tensor.nbytes());
   return tensor.requires_grad_(options_.trained);
 }
 
-at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_t>& shape) {
+at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_t>& shape, at::Device device) {
   require_shape(name, shape);
   refuse_scaled(name);
   inventory_.parameter_count += c10::multiply_integers(shape);
-  return options_.headers_only ? at::Tensor() : read(name);
+  return options_.headers_only ? at::Tensor() : read(name, device);
 }
 
 void SourceBuilder::fill(LinearState& state) {
   const std::string weight = state.name + ".weight";
+  const at::Device device = device_of(state.name);
   if (!options_.trained && options_.format != nullptr)
     state.frozen = options_.format->pack(state, weight, source_, options_.dtype);
   if (state.frozen) {
-    state.frozen->to(options_.device);
+    state.frozen->to(device);
     inventory_.weight_bytes += state.frozen->bytes();
     return;
   }
   refuse_scaled(weight);
   if (options_.trained)
-    state.weight->value() = read(weight);
+    state.weight->value() = read(weight, device);
   else
-    state.frozen = std::make_shared<DenseWeight>(read(weight));
+    state.frozen = std::make_shared<DenseWeight>(read(weight, device));
 }
 
 Linear SourceBuilder::linear(const std::string& name, int64_t in, int64_t out, bool bias) {
@@ -90,7 +90,7 @@ Linear SourceBuilder::linear(const std::string& name, int64_t in, int64_t out, b
     refuse_scaled(weight);
   else
     fill(*state);
-  if (bias) state->bias = std::make_shared<Parameter>(name + ".bias", load(name + ".bias", {out}));
+  if (bias) state->bias = std::make_shared<Parameter>(name + ".bias", load(name + ".bias", {out}, device_of(name)));
   inventory_.linears.emplace_back(state);
   return inventory_.linears.back();
 }
@@ -99,16 +99,16 @@ void SourceBuilder::materialise(std::span<const Linear> linears, std::span<const
   options_.headers_only = false;  // a scaled weight without its format is refused from now on
   for (const Linear& linear : linears) {
     fill(linear.state());
-    if (const ParameterPtr& bias = linear.state().bias) bias->value() = read(bias->name());
+    if (const ParameterPtr& bias = linear.state().bias) bias->value() = read(bias->name(), device_of(linear.name()));
   }
   for (const ParameterPtr& parameter : parameters) {
     refuse_scaled(parameter->name());
-    parameter->value() = read(parameter->name());
+    parameter->value() = read(parameter->name(), device_of(parameter->name()));
   }
 }
 
 ParameterPtr SourceBuilder::parameter(const std::string& name, const std::vector<int64_t>& shape) {
-  inventory_.parameters.push_back(std::make_shared<Parameter>(name, load(name, shape)));
+  inventory_.parameters.push_back(std::make_shared<Parameter>(name, load(name, shape, device_of(name))));
   return inventory_.parameters.back();
 }
 

@@ -19,7 +19,10 @@ struct Inventory {
 
 struct BuildOptions {
   at::ScalarType dtype = at::kFloat;  ///< compute dtype; frozen weights are kept in it
-  at::Device device = at::kCPU;
+  at::Device device = at::kCPU;       ///< of the prologue
+  /// Device of a layer or parameter by its canonical name; empty: `device` for all. Weights go from the file straight
+  /// to it.
+  std::function<at::Device(const std::string& name)> device_of{};
   bool trained = false;            ///< weights become fp32 leaves that require grad (full fine-tune)
   bool headers_only = false;       ///< shapes and names only: nothing is read; what is to run needs `materialise`
   WeightFormat* format = nullptr;  ///< of the memory strategies; null: weights stay dense
@@ -44,9 +47,12 @@ class SourceBuilder final : public ModelBuilder {
   void require_shape(const std::string& name, const std::vector<int64_t>& shape) const;
   /// A packed weight without its scales would be another weight: throws Error (bad_input, MODEL_SCALES).
   void refuse_scaled(const std::string& name) const;
-  at::Tensor load(const std::string& name, const std::vector<int64_t>& shape);
+  at::Tensor load(const std::string& name, const std::vector<int64_t>& shape, at::Device device);
+  [[nodiscard]] at::Device device_of(const std::string& name) const {
+    return options_.device_of ? options_.device_of(name) : options_.device;
+  }
   /// The tensor of `name` as the model holds it, counted in the inventory's bytes.
-  at::Tensor read(const std::string& name);
+  at::Tensor read(const std::string& name, at::Device device);
   void fill(LinearState& state);
   WeightSource& source_;
   BuildOptions options_;

@@ -138,7 +138,6 @@ void Run::prepare() {
   for (const std::string& note : prepared_.notes) log_info(note);
   loaded_ = assembly_.load_model(ModelUse::train);
   objective_ = assembly_.objective();
-  placement_ = assembly_.placement_plan(*loaded_.model, prepared_.batches->micro_batches());
   const recipe::Optimizer& o = recipe_.optimizer;
   optimizer_.emplace(loaded_.trained, optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay});
   if (recipe_.train.ema_decay > 0) ema_.emplace(loaded_.trained, recipe_.train.ema_decay);
@@ -169,7 +168,7 @@ void Run::announce() const {
 
 void Run::resume() {
   Parts parts{
-      *loaded_.model,     *objective_, loaded_.memory,          placement_,          random_,
+      *loaded_.model,     *objective_, loaded_.memory,          loaded_.placement,   random_,
       *prepared_.batches, *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
   const recipe::Optimizer& o = recipe_.optimizer;
   parts.plugins = recipe_.model.kind + "\" with \"" + recipe_.objective.kind;
@@ -341,7 +340,7 @@ void Run::draw_samples(const std::string& title) {
   const Averaged averaged(ema_);
   try {
     const Pictures pictures = draw(
-        loaded_, prepared_.samples, assembly_.devices().front(), [this] { return assembly_.autoencoder(); },
+        loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); },
         [&](int64_t done, int64_t total) {
           console_.phase(done, total, "samples " + title);
           stop_if_asked();

@@ -67,7 +67,6 @@ class Run {
   Prepared prepared_;
   LoadedModel loaded_;
   std::unique_ptr<Objective> objective_;
-  PlacementPlan placement_;
   KeyedRandom random_;
   std::optional<optim::AdamW> optimizer_;
   std::optional<optim::Ema> ema_;

@@ -34,13 +34,12 @@ std::string description(const SamplePlan& plan) {
 
 }  // namespace
 
-Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
-              const std::function<std::unique_ptr<Autoencoder>()>& decoder,
+Pictures draw(LoadedModel& loaded, const SamplePlan& plan, const std::function<std::unique_ptr<Autoencoder>()>& decoder,
               const std::function<void(int64_t, int64_t)>& progress) {
   const recipe::Sample& settings = plan.settings;
   const auto total = static_cast<int64_t>(plan.prompts.size() * settings.seeds.size());
   const sampling::Forward forward = [&](const NamedTensors& inputs) {
-    return predict(*loaded.model, inputs, loaded.memory);
+    return predict(*loaded.model, inputs, loaded.memory, loaded.placement);
   };
   std::vector<at::Tensor> latents;
   for (std::size_t prompt = 0; prompt < plan.prompts.size(); ++prompt) {
@@ -53,7 +52,8 @@ Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
       request.guidance = settings.guidance;
       request.seed = static_cast<uint64_t>(seed);
       request.index = prompt;
-      latents.push_back(sampling::sample_latents(forward, loaded.model->diffusion(), request, device));
+      latents.push_back(
+          sampling::sample_latents(forward, loaded.model->diffusion(), request, loaded.placement.prologue));
       if (progress) progress(static_cast<int64_t>(latents.size()), total);
     }
   }

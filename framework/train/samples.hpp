@@ -12,7 +12,7 @@
 
 namespace trainer::train {
 
-/// What to draw; conditioning per prompt, on the model's device.
+/// What to draw; conditioning per prompt.
 struct SamplePlan {
   recipe::Sample settings;
   std::vector<std::string> prompts;
@@ -24,8 +24,7 @@ struct SamplePlan {
 using Pictures = std::vector<std::vector<at::Tensor>>;
 
 /// Draws every prompt with every seed. `decoder` is made once, used after all latents are there, and freed.
-Pictures draw(LoadedModel& loaded, const SamplePlan& plan, at::Device device,
-              const std::function<std::unique_ptr<Autoencoder>()>& decoder,
+Pictures draw(LoadedModel& loaded, const SamplePlan& plan, const std::function<std::unique_ptr<Autoencoder>()>& decoder,
               const std::function<void(int64_t done, int64_t total)>& progress);
 
 /// Saves and finds the pictures of a run: RUN/samples/step-0000000800/p00-seed42.png, and beside them samples.json,

@@ -36,6 +36,11 @@ std::string first_bad_gradient(const std::vector<Parameter*>& parameters) {
 
 }  // namespace
 
+Trainer::Trainer(Parts parts, int64_t first_step)
+    : parts_(std::move(parts)),
+      stages_(parts_.model, parts_.objective, parts_.memory, parts_.placement, parts_.plugins),
+      step_(first_step) {}
+
 Example Trainer::example(int64_t micro) const {
   const Batch batch = parts_.data.batch(step_, micro);
   return plugin::guard(parts_.plugins, "prepare",
@@ -43,22 +48,8 @@ Example Trainer::example(int64_t micro) const {
 }
 
 std::vector<at::Tensor> Trainer::accumulate_gradients() {
-  const auto micros = static_cast<std::size_t>(parts_.data.micro_batches());
-  std::vector<at::Tensor> graphs(micros), losses(micros);
-  for (const ScheduleStep& task : parts_.placement.schedule) {
-    const auto micro = static_cast<std::size_t>(task.micro_batch);
-    if (task.pass == Pass::forward) {
-      const Example inputs = example(task.micro_batch);
-      graphs[micro] = plugin::guard(parts_.plugins, "forward", [&] {
-        return forward_loss(parts_.model, parts_.objective, inputs, parts_.memory, verified_, task.micro_batch);
-      });
-      losses[micro] = graphs[micro].detach();
-    } else {
-      (graphs[micro] / static_cast<double>(micros)).backward();
-      graphs[micro].reset();
-    }
-  }
-  return losses;
+  const StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}};
+  return stages_.run(parts_.data.micro_batches(), inputs, verified_);
 }
 
 StepReport Trainer::step() {
@@ -95,7 +86,7 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
   for (std::size_t micro = 0; micro < losses.size(); ++micro) {
     if (std::isfinite(losses[micro].item<double>())) continue;
     const Example bad = example(static_cast<int64_t>(micro));
-    const std::string where = first_non_finite(parts_.model, bad, parts_.memory);
+    const std::string where = first_non_finite(parts_.model, bad, parts_.memory, parts_.placement);
     throw Error(ExitCode::non_finite,
                 text + "the loss became " + std::to_string(losses[micro].item<double>()) +
                     "; first non-finite value: " + (where.empty() ? "the loss itself" : where) + "; files: " +

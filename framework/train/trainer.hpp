@@ -5,8 +5,7 @@
 #include <optim/ema.hpp>
 #include <optim/lr_schedule.hpp>
 #include <train/batch_source.hpp>
-#include <train/memory_stack.hpp>
-#include <trainer/sdk/placement.hpp>
+#include <train/stage_executor.hpp>
 
 #include <functional>
 
@@ -37,7 +36,7 @@ struct StepReport {
 
 class Trainer {
  public:
-  Trainer(Parts parts, int64_t first_step) : parts_(std::move(parts)), step_(first_step) {}
+  Trainer(Parts parts, int64_t first_step);
 
   /// One optimiser step over all its micro-batches. Throws Error (non_finite) before the update when loss or gradient
   /// is not finite, naming step, files, timesteps and the first part of the model where it happened.
@@ -56,6 +55,7 @@ class Trainer {
   [[noreturn]] void report_non_finite(const std::vector<at::Tensor>& losses);
 
   Parts parts_;
+  StageExecutor stages_;
   int64_t step_;                  ///< optimiser steps done
   bool first_step_done_ = false;  ///< of this process
   VerifiedSites verified_;

@@ -50,6 +50,11 @@ DoubleBlock::DoubleBlock(ModelBuilder& build, const Config& config, int64_t inde
   const std::string name = "transformer_blocks." + std::to_string(index) + ".";
   img_ = stream(build, config, name, false);
   txt_ = stream(build, config, name, true);
+  // A token is either of the picture or of the text, and the two streams have layers of the same sizes.
+  double flops = 0;
+  for (const Linear& linear : info().linears)
+    flops += 2.0 * static_cast<double>(linear.state().in) * static_cast<double>(linear.state().out);
+  set_flops_per_token(flops / 2);
 }
 
 DoubleBlock::Stream DoubleBlock::stream(ModelBuilder& build, const Config& c, const std::string& name, bool text) {

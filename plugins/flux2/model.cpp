@@ -100,6 +100,10 @@ std::vector<InputSpec> Flux2Model::inputs() const {
           {"txt_ids", "positions of text tokens [L, 4] or [B, L, 4]", false}};
 }
 
+std::optional<std::vector<std::string>> Flux2Model::epilogue_layers() const {
+  return std::vector<std::string>{modulation_.out.name(), proj_out_.name()};
+}
+
 std::vector<std::string> Flux2Model::default_targets() const {
   return {"transformer_blocks.*.attn.to_q",
           "transformer_blocks.*.attn.to_k",

@@ -37,6 +37,7 @@ class Flux2Model final : public Model {
   /// Tokens of the noisy latents after the last modulated norm, before proj_out: [B, N, d].
   [[nodiscard]] at::Tensor final_norm(const Flow& flow) const;
   [[nodiscard]] const DiffusionTraits* diffusion() const override { return &traits_; }
+  [[nodiscard]] std::optional<std::vector<std::string>> epilogue_layers() const override;
   [[nodiscard]] std::vector<std::string> default_targets() const override;
   [[nodiscard]] std::string export_prefix() const override { return "transformer."; }
   [[nodiscard]] std::string describe() const override { return description_; }

@@ -32,7 +32,7 @@ void predict(const std::string& model, const std::string& lora, const std::strin
   const Options options("model", Table{{"round_time", {false}}});
   loaded.model = std::make_unique<flux2::Flux2Model>(ModelContext{options, *loaded.source, config, builder});
   loaded.inventory = builder.inventory();
-  if (lora != "none") train::apply_exported(loaded, lora, at::kCPU);
+  if (lora != "none") train::apply_exported(loaded, lora);
   const weights::TensorFile file(inputs, {weights::Profile::strict, weights::ReadMode::copy});
   NamedTensors tensors;
   for (const std::string& name : file.names()) tensors[name] = file.read(name);

@@ -25,6 +25,10 @@ MemoryStrategy::~MemoryStrategy() = default;
 Placement::~Placement() = default;
 Registrar::~Registrar() = default;
 
+int64_t WeightFormat::bytes(const LinearState& linear, at::ScalarType compute) const {
+  return linear.in * linear.out * static_cast<int64_t>(at::elementSize(compute));
+}
+
 at::Tensor WeightSource::read_rows(std::string_view name, int64_t begin, int64_t end) {
   return read(name).slice(0, begin, end);
 }

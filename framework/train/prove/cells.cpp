@@ -2,8 +2,10 @@
 #include <adapter/inject.hpp>
 #include <recipe/default_options.hpp>
 #include <train/model_builder.hpp>
+#include <train/part_costs.hpp>
 #include <train/prove/cells.hpp>
 #include <train/prove/random_source.hpp>
+#include <train/stages.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
@@ -58,21 +60,27 @@ std::vector<Linear> shared_layers(const train::Inventory& inventory, Model& mode
 
 /// The parameters that a setting trains, adapters hung on the layers where it has them.
 std::vector<Parameter*> trained_of(plugin::Loader& loader, const Setting& setting, Model& model,
-                                   const train::Inventory& inventory) {
+                                   const train::Inventory& inventory, const train::LayerDevices& devices) {
   if (setting.trained == Trained::all) return train::trained_parameters(inventory);
   const auto adapter = make(loader, loader.registry().adapters, "adapter", setting.adapter);
   const std::vector<Linear> layers = setting.trained == Trained::default_targets
                                          ? adapter::select(inventory.linears, model.default_targets())
                                          : shared_layers(inventory, model);
-  return plugin::guard(setting.adapter, "attach", [&] { return adapter::inject(*adapter, layers, kSeed, at::kCPU); });
+  return plugin::guard(setting.adapter, "attach", [&] {
+    return adapter::inject(*adapter, layers, kSeed, [&](const std::string& layer) { return devices.of(layer); });
+  });
 }
 
-PlacementPlan one_device(plugin::Loader& loader, Model& model, int64_t micro_batches) {
-  PlacementRequest request;
-  for (const Block* block : model.blocks()) request.block_names.push_back(block->info().name);
-  request.micro_batches = micro_batches;
-  request.devices = {at::kCPU};
-  return make(loader, loader.registry().placements, "placement", "single")->plan(request);
+/// The setting's placement of a model that was built from headers.
+PlacementPlan plan_of(plugin::Loader& loader, const Setting& setting, Model& model, const train::Inventory& inventory,
+                      const WeightSource& source, const train::BuildOptions& build) {
+  PlacementRequest request = train::placement_request(model, inventory, source, build);
+  request.micro_batches = setting.micro_batches;
+  request.devices = setting.devices;
+  const auto placement = make(loader, loader.registry().placements, "placement", setting.placement);
+  PlacementPlan plan = plugin::guard(setting.placement, "plan", [&] { return placement->plan(request); });
+  train::check_plan(plan, request, setting.placement);
+  return plan;
 }
 
 /// Runs `call`; what it throws becomes the verdict of `row`.
@@ -126,7 +134,8 @@ std::string text_of(Trained trained) {
 std::string text_of(const Setting& setting) {
   return setting.subject.name + " | " + (setting.dtype == at::kFloat ? "fp32" : "bf16") + " | " +
          (setting.trained == Trained::all ? "" : setting.adapter + ", ") + text_of(setting.trained) + " | " +
-         std::to_string(setting.micro_batches);
+         std::to_string(setting.micro_batches) +
+         (setting.devices.size() == 1 ? "" : ", " + std::to_string(setting.devices.size()) + " devices");
 }
 
 std::vector<Setting> all_settings(const Subject& subject) {
@@ -167,14 +176,25 @@ Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train:
   options.dtype = setting.dtype;
   options.trained = setting.trained == Trained::all;
   options.format = memory.format();
-  train::SourceBuilder builder(*source, options);
+  options.device = setting.devices.front();
   if (!loader.registry().models.contains(name)) loader.require("model", name);
   const Options model_options = options_of(loader, "model", name);
-  const auto model = plugin::guard(name, "create", [&] {
-    return loader.registry().models.at(name).create({model_options, *source, setting.subject.config, builder});
-  });
-  const std::vector<Parameter*> trained = trained_of(loader, setting, *model, builder.inventory());
-  const PlacementPlan placement = one_device(loader, *model, setting.micro_batches);
+  const auto create = [&](train::SourceBuilder& builder) {
+    return plugin::guard(name, "create", [&] {
+      return loader.registry().models.at(name).create({model_options, *source, setting.subject.config, builder});
+    });
+  };
+  options.headers_only = true;
+  train::SourceBuilder headers(*source, options);
+  const auto outline = create(headers);
+  const PlacementPlan placement = plan_of(loader, setting, *outline, headers.inventory(), *source, options);
+  const train::LayerDevices devices(*outline, placement, setting.placement);
+  options.headers_only = false;
+  options.device = placement.prologue;
+  options.device_of = [&](const std::string& layer) { return devices.of(layer); };
+  train::SourceBuilder builder(*source, options);
+  const auto model = create(builder);
+  const std::vector<Parameter*> trained = trained_of(loader, setting, *model, builder.inventory(), devices);
   if (memory.residency() != nullptr) memory.residency()->plan(model->blocks());
   const auto objective = make(loader, loader.registry().objectives, "objective", setting.objective);
   RandomBatches data(shapes_of(*model, *objective, {}), kSamples, setting.micro_batches, at::kCPU, kSeed);

@@ -38,7 +38,8 @@ struct Setting {
   at::ScalarType dtype = at::kFloat;
   Trained trained = Trained::default_targets;
   int64_t micro_batches = 1;  ///< of three samples a step
-  std::string adapter = "lora", objective = "flow_matching";
+  std::string adapter = "lora", objective = "flow_matching", placement = "single";
+  std::vector<at::Device> devices{at::kCPU};  ///< for the placement
 };
 std::string text_of(const Setting& setting);
 /// For GoogleTest's messages.
@@ -53,7 +54,7 @@ train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::strin
 /// Those of `names` that pack weights: they change what is computed, the others must not.
 std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names);
 
-/// Three steps of one cell on the CPU.
+/// Three steps of one cell.
 Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train::MemoryStack& memory,
                     const Failure& failure = {});
 

@@ -65,6 +65,12 @@ class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
                                            c10::toString(stored) + "; fp8_weight_only packs floating-point weights");
     return std::make_unique<fp8::Fp8Weight>(fp8::quantize(source.read(name), granularity_, name));
   }
+  int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
+    for (const std::string& pattern : exclude_)
+      if (glob(pattern, linear.name)) return WeightFormat::bytes(linear, compute);
+    constexpr int64_t kScaleBytes = 4;  // one fp32 scale a row at most
+    return linear.out * (linear.in + kScaleBytes);
+  }
 
  private:
   fp8::Granularity granularity_;

@@ -14,7 +14,7 @@ class Single final : public trainer::Placement {
                                std::to_string(request.devices.size()) + "; choose placement.kind = \"split\"");
     trainer::PlacementPlan plan;
     plan.prologue = plan.epilogue = request.devices[0];
-    plan.blocks.assign(request.block_names.size(), request.devices[0]);
+    plan.blocks.assign(request.blocks.size(), request.devices[0]);
     for (int64_t micro = 0; micro < request.micro_batches; ++micro) {
       plan.schedule.push_back({trainer::Pass::forward, 0, micro});
       plan.schedule.push_back({trainer::Pass::backward, 0, micro});

@@ -49,7 +49,8 @@ class Toy final : public trainer::Model {
   std::vector<trainer::InputSpec> inputs() const override { return {{"latents", "noisy"}, {"timestep", "in [0, 1]"}}; }
   trainer::Flow prologue(const trainer::NamedTensors& inputs) override {
     const at::Tensor& latents = inputs.at("latents");  // [B, C, 1, h, w]
-    const at::Tensor angles = inputs.at("timestep").unsqueeze(1) * at::arange(1, embed_.state().out / 2 + 1);
+    const at::Tensor angles =
+        inputs.at("timestep").unsqueeze(1) * at::arange(1, embed_.state().out / 2 + 1, inputs.at("timestep").options());
     const at::Tensor time = time_(at::cat({angles.cos(), angles.sin()}, 1).to(dtype_));
     return {{embed_(latents.flatten(2).transpose(1, 2).to(dtype_))},
             {modulation_(at::silu(time))},

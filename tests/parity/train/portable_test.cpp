@@ -74,7 +74,7 @@ TEST_P(Portable, ProbesWithTheReferenceAdapter) {
 TEST_P(Portable, FileOfDiffusersLoadsBack) {
   for (const std::string kind : {"default", "all_linears"}) {
     train::LoadedModel loaded = load_transformer(GetParam());
-    train::apply_exported(loaded, reference_file(kind), at::kCPU);
+    train::apply_exported(loaded, reference_file(kind));
     EXPECT_LE(
         measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
         1e-5);

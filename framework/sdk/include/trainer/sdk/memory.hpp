@@ -22,6 +22,9 @@ class TRAINER_API WeightFormat {
   /// Null: this weight stays dense. `compute` is the model's dtype; the tensor is read from `source` as `name`.
   virtual std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
                                              at::ScalarType compute) = 0;
+  /// Bytes of what `pack` would make of the layer (of its dense weight, where it would make none), before anything is
+  /// read: what placements weigh.
+  [[nodiscard]] virtual int64_t bytes(const LinearState& linear, at::ScalarType compute) const;
 };
 
 /// Moves weights between memories around the use of a block (block swap). At most one in a run.

@@ -16,6 +16,9 @@ struct BlockInfo {
   std::string type;  ///< blocks of one type compute the same function of their inputs and weights, e.g. "double"
   std::vector<Linear> linears;           ///< every linear layer of the block
   std::vector<ParameterPtr> parameters;  ///< every other parameter of the block, frozen or trained
+  /// Work of one forward per token of the model's whole sequence, for balancing devices. 0: that every token passes
+  /// every linear layer, 2 in out operations each. To be set by a block whose layers share the tokens among them.
+  double flops_per_token = 0;
 };
 
 /// One unit of recomputation, placement and weight residency. Pure: its output depends on its Flow, its parameters and
@@ -36,6 +39,7 @@ class TRAINER_API Block {
   /// Registers a layer or parameter as part of this block and returns it: `q_(own(build.linear(...)))`.
   Linear own(Linear linear);
   ParameterPtr own(ParameterPtr parameter);
+  void set_flops_per_token(double flops) { info_.flops_per_token = flops; }
 
  private:
   BlockInfo info_;
@@ -89,6 +93,9 @@ class TRAINER_API Model {
   virtual at::Tensor epilogue(const Flow& flow) = 0;
   /// Null for a model that is not a diffusion model.
   [[nodiscard]] virtual const DiffusionTraits* diffusion() const { return nullptr; }
+  /// Names of the layers and parameters that only the epilogue reads: a placement may put them, with the epilogue, on
+  /// another device than the prologue. Nullopt: the model does not say, and the two stay together.
+  [[nodiscard]] virtual std::optional<std::vector<std::string>> epilogue_layers() const { return std::nullopt; }
   /// Linear layers an adapter targets unless the recipe names others; glob patterns over canonical names.
   [[nodiscard]] virtual std::vector<std::string> default_targets() const { return {"*"}; }
   /// Prefix of the model's tensors in an exported adapter, e.g. "transformer." (diffusers' component name).

@@ -21,8 +21,17 @@ struct PlacementPlan {
   std::vector<ScheduleStep> schedule;
 };
 
+/// What a placement weighs: one part of the model, from its headers alone.
+struct PartCost {
+  std::string name;          ///< "prologue", a block's name, "epilogue"
+  double flops = 0;          ///< of one forward per token of the sequence
+  int64_t weight_bytes = 0;  ///< as the run will hold them (packed where a strategy packs), without adapter
+};
+
 struct PlacementRequest {
-  std::vector<std::string> block_names;
+  PartCost prologue, epilogue;
+  std::vector<PartCost> blocks;  ///< in order of execution
+  bool epilogue_apart = false;   ///< whether the epilogue may be on another device than the prologue
   int64_t micro_batches = 1;
   std::vector<at::Device> devices;  ///< as in the recipe, at least one
 };

@@ -1,0 +1,111 @@
+"""Splits from outside, on simulated devices: the same bytes as one device, samples, a resume under another placement,
+and a limit of memory that one device does not keep and two do."""
+
+import os
+import unittest
+
+from program import QUICKSTART, RunCase, log_lines, read_header, settings
+
+OUT_OF_MEMORY, BAD_RECIPE, UNAVAILABLE = 80, 78, 69
+LIBRARY = {"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"]}
+ENCODERS = ('text_encoder.device="cpu"', 'autoencoder.device="cpu"')
+ONE = 'placement.devices=["sim:0"]'
+TWO = ('placement.kind="split"', 'placement.devices=["sim:0", "sim:1"]')
+THREE = ('placement.kind="split"', 'placement.devices=["sim:0", "sim:2", "sim:1"]')
+MICRO = {"train__batch_size": 4, "train__micro_batch_size": 1, "train__ema__decay": 0.9, "run__steps": 6}
+
+
+class Split(RunCase):
+    def simulated(self, run, *placement, code=0, texts=(), env=None, **more):
+        arguments = self.arguments(run, *placement, *ENCODERS, **{**MICRO, **more})
+        return self.expect(code, texts, *arguments, env={**LIBRARY, **(env or {})})
+
+    def result(self, run, step=6):
+        lora = next(run.glob(f"lora/*-{step}.safetensors"))
+        state = run / f"ckpt/step-{step:010}/rank-00000.safetensors"
+        return lora.read_bytes(), state.read_bytes(), [line["loss"] for line in log_lines(run)]
+
+    def test_one_two_and_three_devices_give_the_bytes_of_the_cpu(self):
+        self.train(self.folder / "cpu", **MICRO)
+        expected = self.result(self.folder / "cpu")
+        for name, placement in {"one": [ONE], "two": TWO, "three": THREE}.items():
+            for memory in ("[]", '["full_checkpointing"]'):
+                run = self.folder / f"{name}-{len(memory)}"
+                self.simulated(run, *placement, f"memory.strategies={memory}")
+                self.assertEqual(self.result(run), expected, f"{name} {memory}")
+
+    def test_a_checkpoint_goes_on_under_another_placement(self):
+        self.train(self.folder / "cpu", **MICRO)
+        run = self.folder / "run"
+        self.simulated(run, *TWO, checkpoint__every=2, checkpoint__keep=0)
+        later = self.folder / "later"
+        for place, step in ((THREE, 2), ([ONE], 4)):
+            self.expect(
+                0,
+                f"going on after step {step}",
+                *self.arguments(later, *place, **MICRO),
+                "--resume",
+                run / f"ckpt/step-{step:010}",
+                env=LIBRARY,
+            )
+            self.assertEqual(self.result(later)[:2], self.result(self.folder / "cpu")[:2])
+            later = self.folder / f"later-{step}"
+
+    def test_samples_of_a_split_model(self):
+        pictures = {"sample__prompts": '["a fox"]', "sample__steps": 2, "run__steps": 2}
+        self.train(self.folder / "cpu", **{**MICRO, **pictures})
+        self.simulated(self.folder / "split", *TWO, **pictures)
+        for name in ("small-0.png", "small-2.png"):
+            self.assertEqual(
+                (self.folder / "split/samples" / name).read_bytes(), (self.folder / "cpu/samples" / name).read_bytes()
+            )
+        lora = next((self.folder / "split").glob("lora/*-2.safetensors"))
+        for name, more in {"a": (), "b": TWO}.items():
+            self.expect(
+                0,
+                f"{name}.png",
+                "sample",
+                QUICKSTART,
+                *settings(*more, cache__folder=self.cache, sample__steps=2),
+                "--lora",
+                lora,
+                "--prompt",
+                "a fox",
+                "--output",
+                self.folder / f"{name}.png",
+                env=LIBRARY,
+            )
+        self.assertEqual((self.folder / "a.png").read_bytes(), (self.folder / "b.png").read_bytes())
+
+    def test_two_devices_hold_what_one_does_not(self):
+        limited = {"TRAINER_SIM_CAPACITIES": f"{LIMIT},{LIMIT}"}
+        refused = self.simulated(self.folder / "one", ONE, env=limited, code=OUT_OF_MEMORY)
+        self.assertIn("sim out of memory. Tried to allocate", refused.err)
+        self.assertIn("Less memory", refused.err)
+        self.simulated(self.folder / "two", *TWO, env=limited)
+
+    def test_check_says_what_goes_where(self):
+        told = self.expect(0, ["sim:0 prologue", "sim:1", "busy"], "check", QUICKSTART, *settings(*TWO), env=LIBRARY)
+        self.assertIn("x as fast as one after the other", told.out)
+        bad = ('placement.at=["single.99"]',)
+        self.expect(BAD_RECIPE, 'no block "single.99"', "check", QUICKSTART, *settings(*TWO, *bad), env=LIBRARY)
+        self.expect(BAD_RECIPE, "budgets", "check", QUICKSTART, *settings(*TWO, 'placement.budgets=["1KB", "1KB"]'), env=LIBRARY)
+
+    def test_devices_that_are_not_there(self):
+        self.expect(UNAVAILABLE, '"sim:9" does not exist', "check", QUICKSTART, *settings('placement.devices=["sim:9"]'), env=LIBRARY)
+        self.expect(BAD_RECIPE, '"sim:0" is no device', "check", QUICKSTART, *settings(ONE))
+        self.expect(
+            UNAVAILABLE,
+            "TRAINER_DEVICE_LIBRARY",
+            "check",
+            QUICKSTART,
+            *settings(ONE),
+            env={"TRAINER_DEVICE_LIBRARY": self.write("no.so", "no library")},
+        )
+
+
+# Between the peaks of one device and of the fuller of two.
+LIMIT = 18_000_000
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
