@@ -70,6 +70,7 @@ Setup::Setup(const nlohmann::json& settings) : loader_(folders_of(settings)) {
   build_model(settings);
   const std::vector<Parameter*> trained = add_adapter(*model_, settings.at("rank"));
   objective_ = loader_.registry().objectives.at("flow_matching").create(objective_options());
+  placement_.blocks.assign(model_->blocks().size(), at::kCPU);
   placement_.schedule = {{Pass::forward, 0, 0}, {Pass::backward, 0, 0}};
   optimizer_ = std::make_unique<optim::AdamW>(trained, optim::AdamWOptions{});
   train::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, {}, 0.0};
