@@ -6,7 +6,7 @@ import unittest
 
 from program import QUICKSTART, RunCase, log_lines, read_header, settings
 
-OUT_OF_MEMORY, BAD_RECIPE, UNAVAILABLE = 80, 78, 69
+OUT_OF_MEMORY, BAD_RECIPE, UNAVAILABLE, NON_FINITE = 80, 78, 69, 76
 LIBRARY = {"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"]}
 ENCODERS = ('text_encoder.device="cpu"', 'autoencoder.device="cpu"')
 ONE = 'placement.devices=["sim:0"]'
@@ -83,6 +83,16 @@ class Split(RunCase):
         self.assertIn("sim out of memory. Tried to allocate", refused.err)
         self.assertIn("Less memory", refused.err)
         self.simulated(self.folder / "two", *TWO, env=limited)
+
+    def test_a_value_that_is_not_finite_is_found_in_the_same_place(self):
+        extreme = {"optimizer__lr": 1000, "adapter__alpha": 1e38, "train__max_grad_norm": 0}
+        told = [
+            self.train(self.folder / "cpu", code=NON_FINITE, **MICRO, **extreme).err,
+            self.simulated(self.folder / "split", *TWO, code=NON_FINITE, **extreme).err,
+        ]
+        one, two = ([line for line in err.splitlines() if line.startswith("error: ")] for err in told)
+        self.assertEqual(len(one), 1)
+        self.assertEqual(one, two)
 
     def test_check_says_what_goes_where(self):
         told = self.expect(0, ["sim:0 prologue", "sim:1", "busy"], "check", QUICKSTART, *settings(*TWO), env=LIBRARY)
