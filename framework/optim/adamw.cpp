@@ -72,6 +72,16 @@ void AdamW::step(double lr) {
   }
 }
 
+void AdamW::step_one(std::size_t index, double lr, const at::Tensor& veto) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& value = parameters_[index]->value();
+  const at::Tensor grad = value.grad().defined() ? value.grad() : at::zeros_like(value);
+  steps_[index].add_(1 - veto);
+  at::_fused_adamw_({value}, {grad}, {exp_avg_[index]}, {exp_avg_sq_[index]}, {}, {steps_[index]}, lr, options_.beta1,
+                    options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
+                    /*grad_scale=*/{}, /*found_inf=*/veto);
+}
+
 void AdamW::zero_grad() {
   for (Parameter* parameter : parameters_) parameter->value().mutable_grad().reset();
 }

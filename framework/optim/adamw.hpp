@@ -19,6 +19,9 @@ class AdamW {
 
   /// One update with the gradients in the parameters' `.grad()`; a parameter without one is treated as having zeros.
   void step(double lr);
+  /// The same update of parameter `index` alone; changes nothing when `veto` (fp32 scalar on its device) is 1, which
+  /// the host need not know.
+  void step_one(std::size_t index, double lr, const at::Tensor& veto);
   /// Drops all gradients.
   void zero_grad();
   /// "<parameter>.exp_avg", ".exp_avg_sq", ".step" (fp32 scalar); the tensors themselves, not copies.

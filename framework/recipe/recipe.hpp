@@ -68,6 +68,7 @@ struct Optimizer {
   int64_t warmup_steps = 0;
   double min_factor = 0.0;
   int64_t cycles = 1;
+  bool fused_backward = false;  ///< update each parameter in backward; needs max_grad_norm 0 and one micro-batch
 };
 
 struct Memory {

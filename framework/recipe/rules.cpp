@@ -19,6 +19,7 @@ class Rules {
     check_name();
     check_batch();
     check_schedule();
+    check_fused_backward();
     check_memory();
     check_devices();
     check_data();
@@ -73,6 +74,29 @@ class Rules {
     problems_.add(at("optimizer", "schedule.warmup_steps"),
                   "optimizer.schedule.warmup_steps: " + std::to_string(warmup) + " is more than the " +
                       std::to_string(recipe_.run.steps) + " of run.steps: lr would never be reached");
+  }
+
+  void check_fused_backward() {
+    if (!recipe_.optimizer.fused_backward) return;
+    const Train& train = recipe_.train;
+    const SourcePosition position = at("optimizer", "fused_backward");
+    const auto where = [this](const char* key) {
+      return given("train", key) ? " (" + at("train", key).text() + ")" : std::string(" (its default)");
+    };
+    if (train.max_grad_norm > 0)
+      problems_.add(position,
+                    "optimizer.fused_backward: parameters are updated before the norm of all gradients is known, so "
+                    "train.max_grad_norm" +
+                        where("max_grad_norm") +
+                        " cannot be kept to; set train.max_grad_norm = 0, or leave out optimizer.fused_backward");
+    if (train.micro_batch_size != train.batch_size)
+      problems_.add(position,
+                    "optimizer.fused_backward: parameters are updated in the first backward, so gradients cannot be "
+                    "accumulated over " +
+                        std::to_string(train.batch_size / train.micro_batch_size) +
+                        " micro-batches; set train.micro_batch_size" + where("micro_batch_size") +
+                        " to the train.batch_size of " + std::to_string(train.batch_size) +
+                        ", or leave out optimizer.fused_backward");
   }
 
   void check_memory() {

@@ -65,6 +65,14 @@ const std::vector<Field<Optimizer>>& optimizer_fields() {
             {.key = "schedule.min_factor", .min = 0, .max = 1, .help = "Where the schedule ends, as a factor of lr."}),
       field(&Optimizer::cycles,
             {.key = "schedule.cycles", .min = 1, .max = 1'000'000, .help = "Cycles of cosine_restarts."}),
+      field(
+          &Optimizer::fused_backward,
+          {.key = "fused_backward",
+           .help = "Update each parameter as its gradient arrives and free the gradient, so that a full fine-tune "
+                   "holds no second copy of the model in gradients. Same result to the bit; needs "
+                   "train.max_grad_norm = 0 and a micro_batch_size equal to batch_size. A gradient that is not finite "
+                   "stops the run as always, but weights updated before it was seen are lost: going on starts from the "
+                   "last checkpoint."}),
   };
   return fields;
 }

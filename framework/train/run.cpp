@@ -56,6 +56,7 @@ bool harmless(const std::string& key) {
                                         "run.name",
                                         "run.output",
                                         "memory",  // what packs weights is compared as "formats"
+                                        "optimizer.fused_backward",
                                         "placement",
                                         "train.threads",
                                         "text_encoder.device",
@@ -140,6 +141,7 @@ void Run::prepare() {
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
   optimizer_.emplace(loaded_.trained, optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay});
+  if (o.fused_backward) fused_.emplace(*optimizer_);
   if (recipe_.train.ema_decay > 0) ema_.emplace(loaded_.trained, recipe_.train.ema_decay);
   resume();
   announce();
@@ -172,6 +174,7 @@ void Run::resume() {
       *prepared_.batches, *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
   const recipe::Optimizer& o = recipe_.optimizer;
   parts.plugins = recipe_.model.kind + "\" with \"" + recipe_.objective.kind;
+  parts.fused = fused_ ? &*fused_ : nullptr;
   parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
   std::vector<std::string> notes;
   std::optional<checkpoint::Loaded> found;

@@ -69,6 +69,7 @@ class Run {
   std::unique_ptr<Objective> objective_;
   KeyedRandom random_;
   std::optional<optim::AdamW> optimizer_;
+  std::optional<optim::FusedBackward> fused_;
   std::optional<optim::Ema> ema_;
   std::optional<Trainer> trainer_;
   SampleFolder samples_;

@@ -48,7 +48,8 @@ Example Trainer::example(int64_t micro) const {
 }
 
 std::vector<at::Tensor> Trainer::accumulate_gradients() {
-  const StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}};
+  StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}};
+  if (parts_.fused != nullptr) inputs.before_backward = [this](const at::Tensor& loss) { parts_.fused->watch(loss); };
   return stages_.run(parts_.data.micro_batches(), inputs, verified_);
 }
 
@@ -58,15 +59,15 @@ StepReport Trainer::step() {
   report.learning_rate = parts_.schedule.at(step_);
 
   parts_.optimizer.zero_grad();  // a step that threw may have left the gradients of its first micro-batches
+  if (parts_.fused != nullptr) parts_.fused->begin(report.learning_rate);
   const std::vector<at::Tensor> losses = accumulate_gradients();
-  const at::Tensor norm = optim::gradient_norm(parts_.optimizer.parameters());
+  const at::Tensor norm =
+      parts_.fused != nullptr ? parts_.fused->finish() : optim::gradient_norm(parts_.optimizer.parameters());
   report.loss = at::stack(losses).mean().item<double>();
   report.grad_norm = norm.item<double>();
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) report_non_finite(losses);
 
-  if (parts_.max_grad_norm > 0) optim::clip_gradients(parts_.optimizer.parameters(), norm, parts_.max_grad_norm);
-  parts_.optimizer.step(report.learning_rate);
-  parts_.optimizer.zero_grad();
+  update(report.learning_rate, norm);
   if (parts_.ema != nullptr) parts_.ema->update();
 
   if (!std::exchange(first_step_done_, true)) parts_.memory.after_first_step();
@@ -76,23 +77,32 @@ StepReport Trainer::step() {
   return report;
 }
 
+void Trainer::update(double learning_rate, const at::Tensor& norm) {
+  if (parts_.fused != nullptr) return;
+  if (parts_.max_grad_norm > 0) optim::clip_gradients(parts_.optimizer.parameters(), norm, parts_.max_grad_norm);
+  parts_.optimizer.step(learning_rate);
+  parts_.optimizer.zero_grad();
+}
+
 void Trainer::fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step) {
   while (step_ < steps)
     if (!after_step(step())) return;
 }
 
 void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
-  std::string text = "step " + std::to_string(step_ + 1) + ": ";
+  const std::string text = "step " + std::to_string(step_ + 1) + ": ";
+  const bool mixed = parts_.fused != nullptr && parts_.fused->mixed();
+  const std::string weights =
+      mixed
+          ? ". With optimizer.fused_backward some weights were updated before this was seen; those in memory are lost, "
+            "and checkpoints are from before the step."
+          : ". The weights were not changed by this step, and checkpoints are from before it.";
   for (std::size_t micro = 0; micro < losses.size(); ++micro) {
     if (std::isfinite(losses[micro].item<double>())) continue;
     const Example bad = example(static_cast<int64_t>(micro));
-    const std::string where = first_non_finite(parts_.model, bad, parts_.memory, parts_.placement);
-    throw Error(ExitCode::non_finite,
-                text + "the loss became " + std::to_string(losses[micro].item<double>()) +
-                    "; first non-finite value: " + (where.empty() ? "the loss itself" : where) + "; files: " +
-                    join(parts_.data.files(step_, static_cast<int64_t>(micro))) + "; timesteps: " + join_times(bad) +
-                    ". The weights were not changed by this step, and checkpoints are from before it. A lower "
-                    "optimizer.lr usually helps.");
+    StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}};
+    if (parts_.fused != nullptr) inputs.before_backward = [this](const at::Tensor& loss) { parts_.fused->watch(loss); };
+    return stages_.run(parts_.data.micro_batches(), inputs, verified_);
   }
   std::vector<std::string> files, times;
   for (std::size_t micro = 0; micro < losses.size(); ++micro) {
@@ -100,12 +110,12 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
     const std::vector<std::string> more = parts_.data.files(step_, static_cast<int64_t>(micro));
     files.insert(files.end(), more.begin(), more.end());
   }
-  const std::string where = first_bad_gradient(parts_.optimizer.parameters());
+  const std::string where =
+      parts_.fused != nullptr ? parts_.fused->first_bad() : first_bad_gradient(parts_.optimizer.parameters());
   throw Error(ExitCode::non_finite, text + "the gradient became non-finite; " +
                                         (where.empty() ? "every element is finite, but the norm is too large for fp32"
                                                        : "first in \"" + where + "\"") +
-                                        "; files: " + join(files) + "; timesteps: " + join(times) +
-                                        ". The weights were not changed by this step.");
+                                        "; files: " + join(files) + "; timesteps: " + join(times) + weights);
 }
 
 }  // namespace trainer::train

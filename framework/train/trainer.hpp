@@ -3,6 +3,7 @@
 
 #include <optim/adamw.hpp>
 #include <optim/ema.hpp>
+#include <optim/fused_backward.hpp>
 #include <optim/lr_schedule.hpp>
 #include <train/batch_source.hpp>
 #include <train/stage_executor.hpp>
@@ -24,6 +25,8 @@ struct Parts {
   optim::LrSchedule schedule;
   double max_grad_norm = 1.0;                   ///< 0: no clipping
   std::string plugins = "model and objective";  ///< who is named when a call into them throws
+  /// Null: parameters are updated after backward. Else in it, by this; needs max_grad_norm 0 and one micro-batch.
+  optim::FusedBackward* fused = nullptr;
 };
 
 struct StepReport {
@@ -39,7 +42,8 @@ class Trainer {
   Trainer(Parts parts, int64_t first_step);
 
   /// One optimiser step over all its micro-batches. Throws Error (non_finite) before the update when loss or gradient
-  /// is not finite, naming step, files, timesteps and the first part of the model where it happened.
+  /// is not finite, naming step, files, timesteps and the first part of the model where it happened. With an update in
+  /// backward, gradients that came before the bad one have then changed their parameters; further steps are refused.
   StepReport step();
 
   /// Steps until `steps` are done; after each calls `after_step`, which returns false to stop early.
@@ -52,6 +56,8 @@ class Trainer {
   /// Forward and backward of all micro-batches in the placement's order; returns their losses (detached, unscaled).
   std::vector<at::Tensor> accumulate_gradients();
   Example example(int64_t micro) const;
+  /// Clipping, the optimiser, and the gradients gone; where backward did the update, nothing is left to do.
+  void update(double learning_rate, const at::Tensor& norm);
   [[noreturn]] void report_non_finite(const std::vector<at::Tensor>& losses);
 
   Parts parts_;

@@ -269,15 +269,22 @@ class Options(RunCase):
 
 class NonFinite(RunCase):
     def test_stops_and_names_what_it_knows(self):
+        self.stop_and_look("The weights were not changed by this step")
+
+    def test_stops_when_updates_happen_in_backward(self):
+        self.stop_and_look("checkpoints are from before", optimizer__fused_backward="true")
+
+    def stop_and_look(self, text, **keys):
         run = self.folder / "run"
         result = self.train(
             run,
             code=NON_FINITE,
-            texts=["error: step ", "The weights were not changed by this step"],
+            texts=["error: step ", text],
             optimizer__lr=1000,
             adapter__alpha=1e38,
             checkpoint__every=1,
             train__max_grad_norm=0,
+            **keys,
         )
         self.assertRegex(result.err, r"step \d+: the (loss|gradient) became")
         self.assertRegex(result.err, r"files: \S+\.(png|jpg)")

@@ -198,7 +198,9 @@ Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train:
   if (memory.residency() != nullptr) memory.residency()->plan(model->blocks());
   const auto objective = make(loader, loader.registry().objectives, "objective", setting.objective);
   RandomBatches data(shapes_of(*model, *objective, {}), kSamples, setting.micro_batches, at::kCPU, kSeed);
-  return train_steps({*model, trained, *objective, memory, placement, data, kSeed}, kSteps, failure);
+  return train_steps(
+      {*model, trained, *objective, memory, placement, data, kSeed, setting.max_grad_norm, setting.fused_backward},
+      kSteps, failure);
 }
 
 std::string join(const std::vector<std::string>& names) {

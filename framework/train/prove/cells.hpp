@@ -40,6 +40,8 @@ struct Setting {
   int64_t micro_batches = 1;  ///< of three samples a step
   std::string adapter = "lora", objective = "flow_matching", placement = "single";
   std::vector<at::Device> devices{at::kCPU};  ///< for the placement
+  double max_grad_norm = 1.0;
+  bool fused_backward = false;  ///< parameters are updated in backward; needs max_grad_norm 0, one micro-batch
 };
 std::string text_of(const Setting& setting);
 /// For GoogleTest's messages.

@@ -191,9 +191,12 @@ Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure
   optim::LrSchedule schedule;
   schedule.lr = 1e-2;
   schedule.total_steps = steps;
-  train::Trainer trainer(
-      {bench.model, objective, bench.memory, bench.placement, random, bench.data, optimizer, nullptr, schedule, 1.0},
-      0);
+  std::optional<optim::FusedBackward> fused;
+  if (bench.fused_backward) fused.emplace(optimizer);
+  train::Parts parts{bench.model, objective, bench.memory, bench.placement, random,
+                     bench.data,  optimizer, nullptr,      schedule,        bench.max_grad_norm};
+  parts.fused = fused ? &*fused : nullptr;
+  train::Trainer trainer(parts, 0);
   for (int64_t step = 0; step < steps; ++step)
     trajectory.losses.push_back(step_loss(trainer, bench, objective, failure, trajectory));
   for (Parameter* parameter : bench.trained) trajectory.weights[parameter->name()] = on_cpu(parameter->value());

@@ -46,6 +46,8 @@ struct Bench {
   const PlacementPlan& placement;
   RandomBatches& data;
   uint64_t seed = 0;
+  double max_grad_norm = 1.0;
+  bool fused_backward = false;
 };
 
 /// Where a step dies for the first time, to be repeated.

@@ -1,40 +1,10 @@
 /// @file Kept outputs are given back block by block during backward.
-#include <c10/core/CPUAllocator.h>
+#include <support/counting_allocator.hpp>
 
 #include "chain.hpp"
 
 namespace trainer::test {
 namespace {
-
-/// Counts what LibTorch holds on the CPU while it is the allocator.
-class CountingAllocator final : public c10::Allocator {
- public:
-  CountingAllocator() : base_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/1); }
-  ~CountingAllocator() override { c10::SetCPUAllocator(base_, /*priority=*/1); }
-  c10::DataPtr allocate(std::size_t bytes) override {
-    c10::DataPtr data = base_->allocate(bytes);
-    void* const pointer = data.get();
-    auto* const context = new Context{std::move(data), static_cast<int64_t>(bytes), &live_};
-    live_ += context->bytes;
-    return {pointer, context, &release, c10::Device(c10::kCPU)};
-  }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
-  [[nodiscard]] int64_t live() const { return live_; }
-
- private:
-  struct Context {
-    c10::DataPtr data;
-    int64_t bytes;
-    int64_t* live;
-  };
-  static void release(void* context) {
-    auto* const mine = static_cast<Context*>(context);
-    *mine->live -= mine->bytes;
-    delete mine;
-  }
-  c10::Allocator* base_;
-  int64_t live_ = 0;
-};
 
 /// Moves nothing; reads the bytes after each block's backward, last block first.
 class Reader final : public WeightResidency {

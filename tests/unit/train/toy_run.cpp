@@ -54,7 +54,7 @@ Example NotingObjective::prepare(const Batch& batch, const Model& model, const R
 ToyRun::ToyRun(const ToyHow& how, int64_t first_step)
     : source(how.weights, "toy.safetensors"),
       builder(source, build_options(how)),
-      model(builder, {}),
+      model(builder, how.sizes),
       memory(memory_of(how)),
       placement(testing::one_device(model.blocks().size(), how.per_step / how.micro)),
       random(how.seed),
@@ -66,6 +66,7 @@ ToyRun::ToyRun(const ToyHow& how, int64_t first_step)
     trained = adapter::inject(*lora, adapter::targeted(*lora, model, builder.inventory().linears), how.seed, at::kCPU);
   }
   optimizer.emplace(trained, optim::AdamWOptions{});
+  if (how.fused) fused.emplace(*optimizer);
   if (how.ema > 0) ema.emplace(trained, how.ema);
   trainer.emplace(Parts{model,
                         objective,
@@ -76,7 +77,9 @@ ToyRun::ToyRun(const ToyHow& how, int64_t first_step)
                         *optimizer,
                         ema ? &*ema : nullptr,
                         {"cosine", 1e-2, 2, 20},
-                        1.0},
+                        how.max_grad_norm,
+                        "model and objective",
+                        fused ? &*fused : nullptr},
                   first_step);
 }
 

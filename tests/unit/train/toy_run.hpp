@@ -50,9 +50,12 @@ struct ToyHow {
   int64_t per_step = 3, micro = 1;
   bool recompute = false;
   bool full = false;  ///< all parameters are trained, without LoRA
+  bool fused = false;  ///< updates in backward
+  double max_grad_norm = 1.0;
   double ema = 0.9;
   uint64_t seed = 5;
-  NamedTensors weights = testing::toy_weights({});
+  testing::ToySizes sizes{};
+  NamedTensors weights = testing::toy_weights(sizes);
 };
 
 /// Everything of a run; construct a second one for a fresh start.
@@ -75,6 +78,7 @@ class ToyRun {
   ToyData data;
   NotingObjective objective;
   std::optional<optim::AdamW> optimizer;
+  std::optional<optim::FusedBackward> fused;
   std::optional<optim::Ema> ema;
   std::optional<Trainer> trainer;
 };

@@ -116,7 +116,8 @@ TEST(NonFinite, LossNamesStepFilesTimestepAndInput) {
             "step 3: the loss became nan; first non-finite value: the input \"latents\"; files: picture-10.png, "
             "picture-11.png; timesteps: " +
                 times +
-                ". The weights were not changed by this step, and checkpoints are from before it. A lower optimizer.lr usually "
+                ". The weights were not changed by this step, and checkpoints are from before it. A lower optimizer.lr "
+                "usually "
                 "helps.");
 }
 
@@ -152,9 +153,10 @@ TEST(NonFinite, GradientNamesTheParameter) {
   run.trained[3]->value().register_hook(
       [](const at::Tensor& grad) { return at::full_like(grad, std::numeric_limits<double>::infinity()); });
   EXPECT_EQ(stopped(run), "step 2: the gradient became non-finite; first in \"" + run.trained[3]->name() +
-                              "\"; files: picture-3.png, picture-4.png, picture-5.png; timesteps: 0.765427, 0.929112, 0.845634. The weights were not "
-                "changed by "
-                              "this step.");
+                              "\"; files: picture-3.png, picture-4.png, picture-5.png; timesteps: 0.765427, 0.929112, "
+                              "0.845634. The weights were not "
+                              "changed by "
+                              "this step, and checkpoints are from before it.");
 }
 
 TEST(NonFinite, NormThatOverflows) {
@@ -162,8 +164,9 @@ TEST(NonFinite, NormThatOverflows) {
   run.trained[3]->value().register_hook([](const at::Tensor& grad) { return at::full_like(grad, 1e30); });
   EXPECT_EQ(stopped(run),
             "step 1: the gradient became non-finite; every element is finite, but the norm is too large for "
-            "fp32; files: picture-0.png, picture-1.png, picture-2.png; timesteps: 0.551461, 0.590685, 0.656467. The weights were not changed by this "
-            "step.");
+            "fp32; files: picture-0.png, picture-1.png, picture-2.png; timesteps: 0.551461, 0.590685, 0.656467. The "
+            "weights were not changed by this "
+            "step, and checkpoints are from before it.");
 }
 
 }  // namespace
