@@ -68,6 +68,7 @@ TEST_P(Matrix, ASplitEqualsOneDevice) {
     const std::vector<std::string> against = prove::packing(loader(), names);
     if (!bases.contains(against)) bases[against] = run_on(GetParam(), against, 1);
     for (const int devices : {2, 3}) {
+      if (devices == 3 && GetParam().subject.name == "toy") continue;  // its miniature has two blocks
       const auto difference = prove::first_difference(run_on(GetParam(), names, devices), bases.at(against));
       const std::string row = "| " + prove::text_of(GetParam()) + ", " + std::to_string(devices) + " devices | " +
                               prove::join(names) + " | " + prove::join(against) + " on one device | ";
@@ -76,7 +77,8 @@ TEST_P(Matrix, ASplitEqualsOneDevice) {
       ++cells;
     }
   }
-  EXPECT_GE(cells, 12) << "subsets of three strategies, two of them exclusive, over two placements";
+  // Subsets of three strategies, two of them exclusive, over the placements.
+  EXPECT_GE(cells, GetParam().subject.name == "toy" ? 6 : 12);
 }
 
 std::vector<Setting> settings() {

@@ -82,12 +82,13 @@ TEST(Flux2Dev, TheComputeBalancedCutIsAtSingleBlock20) {
   EXPECT_NEAR(static_cast<double>(bytes_on(request, {}, 1)) / 1e9, 27.6, 0.5);
 }
 
-/// Packed to one byte: 18.4 and 13.8 GB, two cards of 24 GB; a smaller second card takes fewer blocks.
+/// Packed to one byte, embedders and modulation as they are: 19.2 and 13.8 GB, two cards of 24 GB; a smaller second
+/// card takes fewer blocks.
 TEST(Flux2Dev, FitsTwoCardsWhenPacked) {
   equivalence::loader().require("memory", "fp8_weight_only");
   const train::MemoryStack stack = prove::stack_of(equivalence::loader(), {"fp8_weight_only"});
   const PlacementRequest request = dev_request(stack.format());
-  EXPECT_NEAR(static_cast<double>(bytes_on(request, {}, 0)) / 1e9, 18.4, 0.3);
+  EXPECT_NEAR(static_cast<double>(bytes_on(request, {}, 0)) / 1e9, 19.2, 0.1);
   EXPECT_NEAR(static_cast<double>(bytes_on(request, {}, 1)) / 1e9, 13.8, 0.3);
   const auto budgets = [](const std::string& a, const std::string& b) { return Table{{"budgets", {Array{{a}, {b}}}}}; };
   EXPECT_EQ(first_on_second(request, budgets("24GB", "24GB")), "single.20");
