@@ -100,9 +100,12 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
   for (std::size_t micro = 0; micro < losses.size(); ++micro) {
     if (std::isfinite(losses[micro].item<double>())) continue;
     const Example bad = example(static_cast<int64_t>(micro));
-    StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}};
-    if (parts_.fused != nullptr) inputs.before_backward = [this](const at::Tensor& loss) { parts_.fused->watch(loss); };
-    return stages_.run(parts_.data.micro_batches(), inputs, verified_);
+    const std::string where = first_non_finite(parts_.model, bad, parts_.memory, parts_.placement);
+    throw Error(ExitCode::non_finite, text + "the loss became " + std::to_string(losses[micro].item<double>()) +
+                                          "; first non-finite value: " + (where.empty() ? "the loss itself" : where) +
+                                          "; files: " + join(parts_.data.files(step_, static_cast<int64_t>(micro))) +
+                                          "; timesteps: " + join_times(bad) + weights +
+                                          " A lower optimizer.lr usually helps.");
   }
   std::vector<std::string> files, times;
   for (std::size_t micro = 0; micro < losses.size(); ++micro) {
