@@ -128,15 +128,23 @@ void make_folders(const fs::path& folder) {
   }
 }
 
-fs::path user_cache_folder() {
+namespace {
+
+/// The XDG base directory specification has relative paths ignored.
+fs::path user_folder(const char* variable, const char* below_home) {
   const auto from = [](const char* name) {
     const char* value = std::getenv(name);
     return fs::path(value == nullptr ? "" : value);
   };
-  // The XDG base directory specification has relative paths ignored.
-  if (const fs::path cache = from("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "trainer";
-  if (const fs::path home = from("HOME"); home.is_absolute()) return home / ".cache/trainer";
+  if (const fs::path folder = from(variable); folder.is_absolute()) return folder / "trainer";
+  if (const fs::path home = from("HOME"); home.is_absolute()) return home / below_home / "trainer";
   return {};
 }
+
+}  // namespace
+
+fs::path user_cache_folder() { return user_folder("XDG_CACHE_HOME", ".cache"); }
+
+fs::path user_config_folder() { return user_folder("XDG_CONFIG_HOME", ".config"); }
 
 }  // namespace trainer

@@ -25,4 +25,7 @@ void make_folders(const std::filesystem::path& folder);
 /// `${XDG_CACHE_HOME:-$HOME/.cache}/trainer`, or empty when neither is set.
 std::filesystem::path user_cache_folder();
 
+/// `${XDG_CONFIG_HOME:-$HOME/.config}/trainer`, or empty when neither is set.
+std::filesystem::path user_config_folder();
+
 }  // namespace trainer

@@ -14,13 +14,14 @@ namespace trainer::cli {
 struct Common {
   std::string libtorch;
   std::vector<std::string> plugin_dirs;
-  bool json = false;   ///< results as JSON on stdout
-  bool quiet = false;  ///< warnings and errors only
+  bool json = false;            ///< results as JSON on stdout
+  bool quiet = false;           ///< warnings and errors only
   std::function<int()> action;  ///< what the parsed command runs; returns the exit code
 };
 
 void add_run(CLI::App& app, Common& common);
 void add_check(CLI::App& app, Common& common);
+void add_prove(CLI::App& app, Common& common);
 void add_cache(CLI::App& app, Common& common);
 void add_sample(CLI::App& app, Common& common);
 void add_inspect(CLI::App& app, Common& common);
@@ -37,7 +38,8 @@ struct RecipeArguments {
 void add_recipe(CLI::App& command, RecipeArguments& arguments);
 
 /// Checks the recipe without LibTorch, so that mistakes are told in milliseconds, then calls the engine.
+/// `paths_must_exist` = false: missing data and encoders are no mistake.
 int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
-                    const Common& common);
+                    const Common& common, bool paths_must_exist = true);
 
 }  // namespace trainer::cli

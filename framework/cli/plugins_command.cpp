@@ -30,19 +30,24 @@ int list(const Common& common) {
 }  // namespace
 
 void add_plugins(CLI::App& app, Common& common) {
-  static std::string file;
+  static std::string file, model;
   CLI::App* command = app.add_subcommand("plugins", "List or check plugins")->require_subcommand(1);
   command->footer("Example: trainer plugins list");
   CLI::App* listing = command->add_subcommand("list", "What the search path holds, from the manifests; opens nothing");
   listing->footer("Example: trainer plugins list --plugin-dir build/my_plugin");
   listing->callback([&common] { common.action = [&common] { return list(common); }; });
-  CLI::App* check = command->add_subcommand("check", "Load one plugin and say what it offers, or why it is refused");
+  CLI::App* check =
+      command->add_subcommand("check", "Load one plugin and prove that it trains what the plain run trains");
   check->add_option("FILE", file, "manifest (NAME.plugin.toml)")->required();
-  check->footer("Example: trainer plugins check my_plugin.plugin.toml");
+  check->add_option("--model", model, "Folder with weights, for a model plugin that offers no miniature of itself");
+  check->footer(
+      "Runs the plugin with every subset of the program's memory strategies, dtypes, trained parts and "
+      "micro-batches on a small model, prints the table, and notes a pass in the user's configuration folder, "
+      "so that `trainer run` does not warn.\nExample: trainer plugins check my_plugin.plugin.toml");
   check->callback([&common] {
     common.action = [&common] {
-      return call_engine("plugins_check", {{"file", file}, {"json", common.json}}, find_layout(common.plugin_dirs),
-                         common.libtorch);
+      return call_engine("plugins_check", {{"file", file}, {"model", model}, {"json", common.json}},
+                         find_layout(common.plugin_dirs), common.libtorch);
     };
   });
 }

@@ -14,11 +14,11 @@ void add_recipe(CLI::App& command, RecipeArguments& arguments) {
 }
 
 int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
-                    const Common& common) {
+                    const Common& common, bool paths_must_exist) {
   const Layout layout = find_layout(common.plugin_dirs);
   const plugin::Found found = plugin::find_manifests(layout.plugins);
   for (const std::string& problem : found.problems) log_warning(problem);
-  recipe::load(arguments.file, arguments.overrides, plugin::schemas(found));
+  recipe::load(arguments.file, arguments.overrides, plugin::schemas(found), {.paths_must_exist = paths_must_exist});
   request["recipe"] = arguments.file;
   request["set"] = arguments.overrides;
   request["json"] = common.json;

@@ -65,6 +65,7 @@ Found find_manifests(const std::vector<SearchFolder>& folders) {
     for (const auto& file : manifest_files(folder)) {
       try {
         Manifest manifest = read_manifest(file);
+        manifest.origin = origin;
         if (known.emplace(manifest.schema.kind, manifest.schema.name).second)
           found.manifests.push_back(std::move(manifest));
       } catch (const Error& error) {

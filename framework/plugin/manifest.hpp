@@ -16,6 +16,7 @@ struct Manifest {
   std::string plugin;              ///< name in the library's descriptor; the component's unless the key is given
   std::string version, api, torch, fingerprint;
   std::filesystem::path library, file;  ///< absolute
+  std::string origin{};                 ///< of the folder it was found in; empty when read by itself
 };
 
 /// A folder that is searched, and where the choice came from ("TRAINER_PLUGIN_PATH", "build tree", "installed").
@@ -26,6 +27,9 @@ struct SearchFolder {
 
 /// Throws PluginError (phase manifest) naming the file, line and key.
 Manifest read_manifest(const std::filesystem::path& file);
+
+/// Whether it was built with the program, so that the project's own tests prove it.
+inline bool is_own(const Manifest& manifest) { return manifest.origin == "build tree" || manifest.origin == "installed"; }
 
 struct Found {
   std::vector<Manifest> manifests;    ///< in order of folder, then file name; the first of a kind and name counts

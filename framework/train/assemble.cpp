@@ -8,6 +8,8 @@
 #include <train/part_costs.hpp>
 #include <weights/model_files.hpp>
 
+#include <algorithm>
+
 namespace trainer::train {
 namespace {
 
@@ -34,8 +36,9 @@ std::vector<at::Device> device_of(const recipe::Component& component, const std:
 
 at::ScalarType dtype_of(const std::string& name) { return name == "fp32" ? at::kFloat : at::kBFloat16; }
 
-Assembly::Assembly(const Request& request) : loader_(make_loader(request)) {
-  recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()));
+Assembly::Assembly(const Request& request, bool paths_must_exist) : loader_(make_loader(request)) {
+  recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()),
+                         {.paths_must_exist = paths_must_exist});
   if (recipe_.memory.budget > 0)
     throw Error(ExitCode::bad_recipe,
                 "memory.budget: the planner is not part of this version; name the strategies in "
@@ -91,17 +94,18 @@ std::unique_ptr<Objective> Assembly::objective() {
   });
 }
 
-MemoryStack Assembly::memory_stack() {
+std::unique_ptr<MemoryStrategy> Assembly::memory_strategy(const recipe::Component& component) {
+  loader_.require("memory", component.kind);
+  return plugin::guard(component.kind, "create", [&] {
+    return loader_.registry().memory.find(component.kind)->second.create(component.options);
+  });
+}
+
+MemoryStack Assembly::memory_stack(const std::vector<std::string>& names) {
   std::vector<MemoryStack::Named> strategies;
-  for (const recipe::Component& component : recipe_.memory.components) {
-    loader_.require("memory", component.kind);
-    strategies.push_back(
-        {component.kind,
-         plugin::guard(
-             component.kind, "create",
-             [&] { return loader_.registry().memory.find(component.kind)->second.create(component.options); }),
-         cache::options_identity(component.options)});
-  }
+  for (const recipe::Component& component : recipe_.memory.components)
+    if (std::find(names.begin(), names.end(), component.kind) != names.end())
+      strategies.push_back({component.kind, memory_strategy(component), cache::options_identity(component.options)});
   return MemoryStack(std::move(strategies));
 }
 
@@ -129,7 +133,7 @@ LoadedModel Assembly::load_model(ModelUse use) {
   loader_.require("model", component.kind);
   const ModelComponent& offered = loader_.registry().models.find(component.kind)->second;
   LoadedModel loaded;
-  loaded.memory = memory_stack();
+  loaded.memory = memory_stack(recipe_.memory.strategies);
   const auto files = open_files(component.path, "transformer");
   loaded.source = files;
   if (offered.map_weights != nullptr)
@@ -169,16 +173,20 @@ LoadedModel Assembly::load_model(ModelUse use) {
   return loaded;
 }
 
+std::unique_ptr<Adapter> Assembly::adapter() {
+  const recipe::Component& component = *recipe_.adapter;
+  loader_.require("adapter", component.kind);
+  return plugin::guard(component.kind, "create", [&] {
+    return loader_.registry().adapters.find(component.kind)->second.create(component.options);
+  });
+}
+
 void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
   if (!recipe_.adapter) {
     loaded.trained = trained_parameters(loaded.inventory);
     return;
   }
-  const recipe::Component& component = *recipe_.adapter;
-  loader_.require("adapter", component.kind);
-  loaded.adapter = plugin::guard(component.kind, "create", [&] {
-    return loader_.registry().adapters.find(component.kind)->second.create(component.options);
-  });
+  loaded.adapter = adapter();
   loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
   if (use != ModelUse::train) return;
   loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed),

@@ -19,7 +19,7 @@ namespace trainer::train {
 struct LoadedModel {
   MemoryStack memory;
   std::shared_ptr<WeightSource> source;  ///< canonical names
-  PlacementRequest parts;  ///< what the placement was made from
+  PlacementRequest parts;                ///< what the placement was made from
   PlacementPlan placement;
   LayerDevices devices;
   std::unique_ptr<Model> model;
@@ -40,7 +40,8 @@ enum class ModelUse {
 class Assembly {
  public:
   /// Loads the recipe and the manifests, opens devices; opens no plugin yet.
-  explicit Assembly(const Request& request);
+  /// `paths_must_exist` as in recipe::LoadOptions: false for what needs neither data nor encoders.
+  explicit Assembly(const Request& request, bool paths_must_exist = true);
 
   [[nodiscard]] const recipe::Recipe& recipe() const { return recipe_; }
   [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
@@ -56,12 +57,21 @@ class Assembly {
   std::unique_ptr<Objective> objective();
   /// The model on the devices that the placement gives its parts. Throws Error (bad_recipe) when it finds none.
   LoadedModel load_model(ModelUse use);
+  /// The model cut to the first and the last block of each type (of those that the adapter targets), ready to train
+  /// with the recipe's `strategies` of these names; nothing of the other blocks is read. `random_weights`: keyed random
+  /// numbers in the shapes of the file take the place of what it holds. `placed`: as the recipe's placement says;
+  /// otherwise on the first device.
+  LoadedModel load_cut_model(const std::vector<std::string>& strategies, bool placed, bool random_weights);
+  /// The recipe's memory strategies that pack weights.
+  std::vector<std::string> packing_strategies();
 
  private:
-  MemoryStack memory_stack();
+  std::unique_ptr<MemoryStrategy> memory_strategy(const recipe::Component& component);
+  MemoryStack memory_stack(const std::vector<std::string>& names);
   EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> weights) const;
   std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
   PlacementPlan plan_placement(const PlacementRequest& request);
+  std::unique_ptr<Adapter> adapter();
   void attach_adapter(LoadedModel& loaded, ModelUse use);
 
   recipe::Recipe recipe_;

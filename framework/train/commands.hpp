@@ -7,6 +7,7 @@ namespace trainer::train {
 
 int command_run(const Request& request);
 int command_check(const Request& request);
+int command_prove(const Request& request);
 int command_cache(const Request& request);
 int command_sample(const Request& request);
 int command_inspect(const Request& request);

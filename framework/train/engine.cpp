@@ -18,7 +18,7 @@ int dispatch(const std::string& command, const Request& request) {
   static const std::map<std::string, int (*)(const Request&)> commands{
       {"run", command_run},       {"check", command_check},     {"cache", command_cache},
       {"sample", command_sample}, {"inspect", command_inspect}, {"plugins_check", command_plugins_check},
-      {"doctor", command_doctor},
+      {"doctor", command_doctor}, {"prove", command_prove},
   };
   if (request.quiet) set_log_level(LogLevel::warning);
   // One host thread issues everything: backward runs in sequence order, recomputes included.

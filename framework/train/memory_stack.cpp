@@ -26,7 +26,20 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
     take(residency_, strategy->weight_residency(), "move weights between memories", name);
     take(store_, strategy->activation_store(), "store the inputs of blocks", name);
     take(policy_, strategy->recompute_policy(), "choose what is recomputed", name);
-    if (policy_ != nullptr && policy_name_.empty()) policy_name_ = name;
+  }
+  policy_name_ = owners["choose what is recomputed"];
+  store_name_ = owners["store the inputs of blocks"];
+  residency_name_ = owners["move weights between memories"];
+}
+
+void MemoryStack::check_promises() {
+  if (store_ != nullptr) {
+    checked_store_ = std::make_unique<CheckedStore>(*store_, store_name_);
+    store_ = checked_store_.get();
+  }
+  if (residency_ != nullptr) {
+    checked_residency_ = std::make_unique<CheckedResidency>(*residency_, residency_name_);
+    residency_ = checked_residency_.get();
   }
 }
 

@@ -2,6 +2,7 @@
 /// format.
 #pragma once
 
+#include <train/checked_strategies.hpp>
 #include <trainer/sdk/memory.hpp>
 #include <trainer/sdk/recompute.hpp>
 
@@ -30,8 +31,12 @@ class MemoryStack {
   [[nodiscard]] WeightResidency* residency() const { return residency_; }
   /// To be called once the first step is done: settings that had no effect are errors.
   void after_first_step() const {
-    if (policy_ != nullptr) policy_->after_first_step();
+    if (policy_ != nullptr && !partial_) policy_->after_first_step();
   }
+  /// Only some of the model's blocks run: what names the others has no effect, rightly.
+  void set_partial() { partial_ = true; }
+  /// From now on every promise of stores and residencies is checked at every call: for proofs. Before the first use.
+  void check_promises();
   /// How one block is run at `site`. Throws PluginError when the policy answers otherwise than it did for this block
   /// before: micro-batches of a step would be treated differently.
   [[nodiscard]] BlockRun run_at(const Site& site, VerifiedSites* verified) const;
@@ -43,7 +48,10 @@ class MemoryStack {
   WeightResidency* residency_ = nullptr;
   ActivationStore* store_ = nullptr;
   RecomputePolicy* policy_ = nullptr;
-  std::string policy_name_;
+  std::string policy_name_, store_name_, residency_name_;
+  std::unique_ptr<CheckedStore> checked_store_;
+  std::unique_ptr<CheckedResidency> checked_residency_;
+  bool partial_ = false;
   mutable std::map<std::tuple<std::string, int64_t, int64_t>, CheckpointOptions> answers_;  ///< block, index, count
 };
 

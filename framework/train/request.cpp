@@ -13,6 +13,8 @@ Request parse_request(const std::string& text) {
   request.lora = json.value("lora", "");
   request.output = json.value("output", "");
   request.prompts = json.value("prompts", std::vector<std::string>{});
+  request.model = json.value("model", "");
+  request.random_weights = json.value("random_weights", false);
   request.json = json.value("json", false);
   request.quiet = json.value("quiet", false);
   request.libtorch = json.at("libtorch").get<std::string>();

@@ -16,6 +16,8 @@ struct Request {
   std::string file;                    ///< of inspect and plugins check
   std::string lora, output;            ///< of sample
   std::vector<std::string> prompts;    ///< of sample
+  std::string model;                   ///< of plugins check: folder with weights
+  bool random_weights = false;         ///< of prove
   bool json = false, quiet = false;
   std::filesystem::path libtorch, images;
   std::vector<plugin::SearchFolder> plugins;

@@ -8,6 +8,7 @@
 #include <checkpoint/signals.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
+#include <train/attestation.hpp>
 #include <train/export.hpp>
 #include <train/run.hpp>
 
@@ -145,6 +146,7 @@ void Run::prepare() {
   if (recipe_.train.ema_decay > 0) ema_.emplace(loaded_.trained, recipe_.train.ema_decay);
   resume();
   announce();
+  note_attestation();
   write_file_atomically(folder_ / "recipe.toml", recipe::to_toml(recipe_));
   log_.emplace(folder_ / "log.jsonl", steps_done());
   if (recipe_.metrics.tensorboard) tensorboard_.emplace(folder_ / "tb", steps_done());
@@ -166,6 +168,17 @@ void Run::announce() const {
     log_info("nothing to train: step " + done + " of " + steps +
              " is done. To train longer raise run.steps; to start "
              "anew choose another run.output");
+}
+
+void Run::note_attestation() const {
+  const Strangers strangers = strangers_of(recipe_, assembly_.loader());
+  const bool known = attested(strangers);
+  if (!known) log_warning(attestation_warning(strangers, recipe_.file));
+  const fs::path file = folder_ / "run.json";
+  auto json = nlohmann::ordered_json::parse(read_file(file, 1 << 20, "run.json"));
+  json["strangers"] = describe(strangers);
+  json["attested"] = known;
+  write_file_atomically(file, json.dump(1) + "\n");
 }
 
 void Run::resume() {

@@ -36,6 +36,8 @@ class Run {
   /// Whether the folder allows what --resume asks, before anything expensive. Throws Error (locked, not_found).
   void check_resume() const;
   void announce() const;
+  /// Warns of plugins that nothing proved, and writes into run.json which plugins did not come with the program.
+  void note_attestation() const;
   void resume();
   void compare_recipes(const Progress& saved) const;
   /// What made the state; compared on resume.

@@ -3,6 +3,7 @@
 The program is the one that TRAINER_PROGRAM names; the source tree is TRAINER_SOURCE_ROOT. Standard library only.
 """
 
+import atexit
 import json
 import os
 import pathlib
@@ -20,6 +21,11 @@ MODEL = ROOT / "recipes" / "quickstart" / "model"
 PICTURES = ROOT / "recipes" / "quickstart" / "pictures"
 SMALL = ROOT / "tests" / "e2e" / "small.toml"
 TIMEOUT = 120
+
+# What the program writes for its user must not land in the tester's own folder.
+if "XDG_CONFIG_HOME" not in os.environ:
+    os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="trainer-e2e-config-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 # What a user must never see, whatever is wrong.
 TRACES = (

@@ -21,7 +21,7 @@ from program import (
 )
 
 USAGE, REJECTED, BAD_INPUT, NOT_FOUND, UNAVAILABLE, BAD_RECIPE = 2, 3, 65, 66, 69, 78
-COMMANDS = ("run", "check", "cache", "sample", "inspect", "plugins", "explain", "doctor")
+COMMANDS = ("run", "check", "prove", "cache", "sample", "inspect", "plugins", "explain", "doctor")
 BFL = ROOT / "tests/data/parity"
 
 

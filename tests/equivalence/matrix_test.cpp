@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -53,6 +54,11 @@ TEST_P(Matrix, EverySubsetEqualsThePlainRun) {
     EXPECT_LT(row.loss_apart, 0.1) << "packed weights may not make another model of it: " << row.text();
     table().add(row);
   }
+  for (const std::string& name : all)
+    EXPECT_TRUE(std::any_of(
+        rows.begin(), rows.end(),
+        [&](const Row& row) { return row.verdict == Row::equal && row.subset.find(name) != std::string::npos; }))
+        << name << " runs in no combination";
 }
 
 /// All trained tensors take part: with B = 0 the first step's A has no gradient, later ones have.

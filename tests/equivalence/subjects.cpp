@@ -10,17 +10,18 @@
 
 namespace trainer::equivalence {
 
+plugin::Loader make_loader(std::vector<plugin::SearchFolder> folders) {
+  std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
+  for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
+  plugin::Loader made(std::move(folders));
+  plugin::register_builtin(made.registry(), objective::register_flow_matching);
+  plugin::register_builtin(made.registry(), adapter::register_lora);
+  plugin::register_builtin(made.registry(), prove::register_conformance_model);
+  return made;
+}
+
 plugin::Loader& loader() {
-  static plugin::Loader instance = [] {
-    std::vector<plugin::SearchFolder> folders;
-    std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
-    for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
-    plugin::Loader made(std::move(folders));
-    plugin::register_builtin(made.registry(), objective::register_flow_matching);
-    plugin::register_builtin(made.registry(), adapter::register_lora);
-    plugin::register_builtin(made.registry(), prove::register_conformance_model);
-    return made;
-  }();
+  static plugin::Loader instance = make_loader({});
   return instance;
 }
 

@@ -7,7 +7,9 @@
 
 namespace trainer::equivalence {
 
-/// Built-in components and the plugins in the folders of TRAINER_TEST_PLUGINS; one per process.
+/// Built-in components, the conformance model, and the plugins of `folders` and of TRAINER_TEST_PLUGINS.
+plugin::Loader make_loader(std::vector<plugin::SearchFolder> folders);
+/// Without further folders; one per process.
 plugin::Loader& loader();
 
 /// The conformance model, the toy of tests/out_of_tree and flux2 on the parity directories.

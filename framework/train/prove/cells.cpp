@@ -88,8 +88,8 @@ void judge(Row& row, std::size_t strategies, const std::function<void()>& call) 
   try {
     call();
   } catch (const Error& error) {
-    // Only two strategies that want one place, or that say so, may refuse each other.
-    row.verdict = error.exit_code() == ExitCode::bad_recipe && strategies > 1 ? Row::refused : Row::failed;
+    // Strategies may refuse each other, and one may need another: that is told as a mistake of the recipe.
+    row.verdict = error.exit_code() == ExitCode::bad_recipe && strategies > 0 ? Row::refused : Row::failed;
     row.result = (row.verdict == Row::refused ? "refused: " : "FAILED: ") + std::string(error.what());
   } catch (const c10::Error& error) {
     row.result = std::string("FAILED: ") + error.what_without_backtrace();
@@ -154,11 +154,24 @@ std::vector<std::string> memory_strategies(const plugin::Loader& loader) {
   return names;
 }
 
+std::vector<std::string> own_strategies(const plugin::Loader& loader) {
+  std::vector<std::string> names = memory_strategies(loader);
+  std::erase_if(names, [&](const std::string& name) {
+    const auto& all = loader.found().manifests;
+    return std::none_of(all.begin(), all.end(), [&](const plugin::Manifest& manifest) {
+      return manifest.schema.kind == "memory" && manifest.schema.name == name && plugin::is_own(manifest);
+    });
+  });
+  return names;
+}
+
 train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names) {
   std::vector<train::MemoryStack::Named> strategies;
   for (const std::string& name : names)
     strategies.push_back({name, make(loader, loader.registry().memory, "memory", name)});
-  return train::MemoryStack(std::move(strategies));
+  train::MemoryStack stack(std::move(strategies));
+  stack.check_promises();
+  return stack;
 }
 
 std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names) {
@@ -215,6 +228,13 @@ std::string table_head() {
 }
 
 std::string Row::text() const { return "| " + setting + " | " + subset + " | " + against + " | " + result + " |"; }
+
+Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
+                  const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected) {
+  Row row{text_of(setting), subset, against};
+  judge(row, 0, [&] { compare(row, run(), expected()); });
+  return row;
+}
 
 std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
                                const std::vector<std::string>& strategies, const std::string& having) {

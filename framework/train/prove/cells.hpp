@@ -51,6 +51,8 @@ std::vector<Setting> all_settings(const Subject& subject);
 
 /// Names of all memory strategies that the loader finds, sorted.
 std::vector<std::string> memory_strategies(const plugin::Loader& loader);
+/// Those that come with the program.
+std::vector<std::string> own_strategies(const plugin::Loader& loader);
 /// Fresh strategies with the defaults of their manifests.
 train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names);
 /// Those of `names` that pack weights: they change what is computed, the others must not.
@@ -76,8 +78,12 @@ struct Row {
 std::string table_head();
 std::string join(const std::vector<std::string>& names);
 
-/// Every subset of `strategies`, or those with `having` in it. Refusing one another is a pass for two strategies that
-/// want one place or declare a conflict; everything else must equal bit for bit.
+/// `run` against what it should equal.
+Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
+                  const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected);
+
+/// Every subset of `strategies`, or those with `having` in it. A refusal (bad_recipe) is a pass: two strategies want one
+/// place or declare a conflict, or one needs another; everything else must equal bit for bit.
 std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
                                const std::vector<std::string>& strategies, const std::string& having = "");
 

@@ -83,6 +83,8 @@ TEST_F(Files, CacheFolderFollowsTheEnvironment) {
   setenv("XDG_CACHE_HOME", "relative", 1);
   setenv("HOME", "/h", 1);
   EXPECT_EQ(user_cache_folder(), "/h/.cache/trainer");
+  unsetenv("XDG_CONFIG_HOME");
+  EXPECT_EQ(user_config_folder(), "/h/.config/trainer");
   unsetenv("XDG_CACHE_HOME");
   unsetenv("HOME");
   EXPECT_EQ(user_cache_folder(), "");

@@ -1,0 +1,35 @@
+/// @file Attestations: notes in the user's configuration folder that plugins of others, in a combination, were proven
+/// to train what the plain run trains. Keyed by the plugins' libraries and by this program's fingerprint: a rebuilt
+/// plugin or another LibTorch has to be proven again. Plugins that come with the program are proven by its own tests.
+#pragma once
+
+#include <plugin/loader.hpp>
+#include <recipe/recipe.hpp>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+/// Plugins of others, in any order.
+using Strangers = std::vector<plugin::Manifest>;
+
+/// The components of a recipe that train (model, adapter, objective, memory strategies, placement) and did not come
+/// with the program.
+Strangers strangers_of(const recipe::Recipe& recipe, const plugin::Loader& loader);
+
+/// Notes what was proven, in words; returns the file. Throws Error (io, unavailable without a configuration folder).
+std::filesystem::path attest(const Strangers& strangers, const std::string& proven);
+/// Takes an earlier note back.
+void withdraw(const Strangers& strangers);
+/// Whether exactly these together are noted for this program; true for none.
+bool attested(const Strangers& strangers);
+
+/// For `run`: one sentence that says what is not proven and how to prove it, or "".
+std::string attestation_warning(const Strangers& strangers, const std::string& recipe);
+
+/// "memory swap 0.1.0 (library 0123...)", for the run's records.
+std::vector<std::string> describe(const Strangers& strangers);
+
+}  // namespace trainer::train

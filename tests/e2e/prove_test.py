@@ -1,0 +1,123 @@
+"""`trainer prove`, `trainer plugins check` and what `run` says of plugins that nothing proved."""
+
+import json
+import os
+import pathlib
+import shutil
+import unittest
+import unittest.mock
+
+from program import MODEL, SMALL, RunCase, log_lines, read_header, settings, write_safetensors
+
+REJECTED, BAD_INPUT = 3, 65
+STRATEGIES = pathlib.Path(os.environ["TRAINER_TEST_TOY_STRATEGIES"])
+# One size of pictures and few tokens, so that a proof takes a second.
+QUICK = settings("text_encoder.max_tokens=24", train__batch_size=2, train__micro_batch_size=1)
+
+
+class ProveCase(RunCase):
+    def plugin(self, name):
+        """A folder with one toy strategy."""
+        folder = self.folder / "plugins"
+        folder.mkdir(exist_ok=True)
+        for ending in (".so", ".plugin.toml"):
+            shutil.copy(STRATEGIES / (name + ending), folder)
+        return folder
+
+    def config(self):
+        return {"XDG_CONFIG_HOME": str(self.folder / "config")}
+
+
+class Prove(ProveCase):
+    def test_recipe_is_proven(self):
+        out = self.expect(0, ["PROVEN", "bit-equal: 3 losses", "compared with", "the plain run"], "prove", SMALL, *QUICK,
+                          *settings('memory.strategies=["full_checkpointing"]')).out
+        self.assertIn("recompute of \"double\"", out)
+
+    def test_packing_is_shown_and_the_rest_equals_it(self):
+        answer = self.expect(0, [], "--json", "prove", SMALL, *QUICK,
+                             *settings('memory.strategies=["fp8_weight_only", "selective_checkpointing"]')).out
+        proof = json.loads(answer)
+        self.assertTrue(proof["proven"])
+        both, packed = proof["comparisons"]
+        self.assertEqual(both["against"], "fp8_weight_only alone")
+        self.assertTrue(both["result"].startswith("bit-equal"), both)
+        self.assertIn("dense", packed["result"])
+
+    def test_neither_data_nor_encoders_are_needed(self):
+        self.expect(0, "PROVEN", "prove", SMALL, *QUICK, *settings(
+            'memory.strategies=["full_checkpointing"]', text_encoder__path=self.folder / "none",
+            text_encoder__tokenizer=self.folder / "none", autoencoder__path=self.folder / "none"))
+
+    def test_only_blocks_that_take_part_are_read(self):
+        """A file whose other blocks are NaN proves as well; without a single number it does with random ones."""
+        source = MODEL / "transformer"
+        header, data = read_header(next(source.glob("*.safetensors")))
+        folder = self.folder / "transformer"
+        shutil.copytree(source, folder)
+        file = next(folder.glob("*.safetensors"))
+        blocks = sorted({int(name.split(".")[1]) for name in header if name.startswith("single_transformer_blocks.")})
+        self.assertGreater(len(blocks), 2)
+        damaged = bytearray(data)
+        for name, tensor in header.items():
+            if name.startswith("single_transformer_blocks.") and int(name.split(".")[1]) not in (blocks[0], blocks[-1]):
+                begin, end = tensor["data_offsets"]
+                damaged[begin:end] = b"\xff" * (end - begin)
+        write_safetensors(file, header, bytes(damaged))
+        arguments = ["prove", SMALL, *QUICK, *settings('memory.strategies=["fp8_weight_only"]', model__path=folder)]
+        self.expect(0, f"single.{blocks[0]}, single.{blocks[-1]}", *arguments)
+        write_safetensors(file, header, bytes(len(data)))
+        self.expect(BAD_INPUT, ["every gradient", "--random-weights"], *arguments)
+        self.expect(0, ["PROVEN", "random weights"], *arguments, "--random-weights")
+
+    def test_wrong_strategies_are_named(self):
+        for name, beside in (("rounding_store", '"full_checkpointing", '), ("stale_residency", '"full_checkpointing", '), ("counting_policy", "")):
+            with self.subTest(name):
+                result = self.expect(
+                    REJECTED, ["NOT PROVEN", f'plugin "{name}"'], "--plugin-dir", self.plugin(name), "prove", SMALL,
+                    *QUICK, *settings(f'memory.strategies=[{beside}"{name}"]', model__dtype='"fp32"'), env=self.config())
+                self.assertFalse((self.folder / "config" / "trainer").exists(), result)
+
+
+class Attestation(ProveCase):
+    def test_run_warns_until_it_is_proven(self):
+        folder = self.plugin("honest_store")
+        recipe = ['memory.strategies=["full_checkpointing", "honest_store"]']
+        options = ["--plugin-dir", folder]
+
+        def run(name):
+            output = self.folder / name
+            result = self.train(output, *recipe, options=options)
+            return result, json.loads((output / "run.json").read_text()), output
+
+        patch = unittest.mock.patch.dict(os.environ, self.config())
+        patch.start()
+        self.addCleanup(patch.stop)
+        result, record, output = run("before")
+        self.assertEqual(result.err.count("not proven"), 1, result)
+        self.assertIn("trainer plugins check", result.err)
+        self.assertFalse(record["attested"])
+        self.assertIn("memory honest_store 0.1.0", record["strangers"][0])
+        self.assertEqual(len(log_lines(output)), 6)
+        self.expect(0, ["PROVEN", "differ", "noted in"], "plugins", "check", folder / "honest_store.plugin.toml")
+        result, record, _ = run("after")
+        self.assertNotIn("not proven", result.err)
+        self.assertTrue(record["attested"])
+
+    def test_own_plugins_need_no_attestation(self):
+        output = self.folder / "run"
+        result = self.train(output, 'memory.strategies=["full_checkpointing"]')
+        self.assertNotIn("not proven", result.err)
+        record = json.loads((output / "run.json").read_text())
+        self.assertEqual((record["strangers"], record["attested"]), ([], True))
+
+    def test_a_wrong_plugin_is_refused_an_attestation(self):
+        folder = self.plugin("rounding_store")
+        result = self.expect(
+            REJECTED, ["NOT PROVEN: memory \"rounding_store\"", 'plugin "rounding_store", take'], "plugins", "check",
+            folder / "rounding_store.plugin.toml", env=self.config())
+        self.assertFalse((self.folder / "config" / "trainer").exists(), result)
+
+
+if __name__ == "__main__":
+    unittest.main()
