@@ -91,8 +91,12 @@ class Prover {
     describe(loaded, shapes);
     const auto seed = static_cast<uint64_t>(recipe.run.seed);
     prove::RandomBatches data(shapes, recipe.train.batch_size, micros, assembly_.devices().front(), seed);
-    return prove::train_steps({*loaded.model, loaded.trained, *objective, loaded.memory, loaded.placement, data, seed},
-                              kSteps);
+    prove::Bench bench{*loaded.model, loaded.trained, *objective, loaded.memory, loaded.placement, data, seed};
+    if (recipe.optimizer.fused_backward) {
+      bench.max_grad_norm = 0;
+      bench.fused_backward = placed;
+    }
+    return prove::train_steps(bench, kSteps);
   }
 
   /// All strategies, placed as the recipe says, against those that pack weights on one device; when that fails, each
