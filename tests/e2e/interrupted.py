@@ -1,0 +1,76 @@
+"""What the tests of interrupted runs share: a run that is stopped or killed on the way, and its result against that of
+an undisturbed one."""
+
+import random
+import re
+import signal
+import time
+
+from program import QUICKSTART, RunCase, log_lines
+
+PREEMPTED = 75
+STEPS = 16
+# Every piece of state at once: accumulation, dropped captions, average.
+MIXED = {"train__batch_size": 4, "train__micro_batch_size": 2, "train__caption_dropout": 0.3, "train__ema__decay": 0.9}
+
+
+class InterruptedCase(RunCase):
+    def full_recipe(self):
+        """The quickstart without [adapter]: all parameters are trained."""
+        text = re.sub(r"\[adapter\]\n(?:[^\[].*\n|\n)*", "", QUICKSTART.read_text())
+        text = text.replace('"quickstart/', f'"{QUICKSTART.parent}/quickstart/')
+        text = re.sub(r"prompts = \[\n(?:  .*\n)*\]", "prompts = []", text)
+        return self.write("full.toml", text)
+
+    def result(self, run):
+        """Bytes of the export and of the last checkpoint, and what was logged."""
+        export = next(run.glob(f"*/*-{STEPS}.safetensors"))
+        state = run / f"ckpt/step-{STEPS:010}/rank-00000.safetensors"
+        return (
+            export.read_bytes(),
+            state.read_bytes(),
+            [(line["step"], line["loss"], line["loss_smoothed"]) for line in log_lines(run)],
+        )
+
+    def reference(self, **more):
+        self.train(self.folder / "reference", run__steps=STEPS, **more)
+        return self.result(self.folder / "reference")
+
+    def interrupt(self, run, number, at, **more):
+        process = self.start(*self.arguments(run, run__steps=STEPS, **more))
+        self.wait_for_steps(process, run, at)
+        process.send_signal(number)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, PREEMPTED, err)
+        match = re.search(rf"stopped by signal {number} after step (\d+); saved (\S+)", err)
+        self.assertTrue(match, err)
+        self.assertIn("run the same command again to go on from there", err)
+        self.assertEqual(match[2], str(run / f"ckpt/step-{int(match[1]):010}"))
+        self.assertTrue((run / f"ckpt/step-{int(match[1]):010}/MANIFEST.json").exists())
+        return int(match[1])
+
+    def assert_same_after_signals(self, **more):
+        expected = self.reference(**more)
+        run = self.folder / "run"
+        first = self.interrupt(run, signal.SIGINT, 2, **more)
+        second = self.interrupt(run, signal.SIGTERM, first + 2, **more)
+        self.assertGreater(second, first)
+        self.train(run, texts=f"going on after step {second}", run__steps=STEPS, **more)
+        self.assertEqual(self.result(run), expected)
+
+    def assert_same_after_kills(self, kills, **more):
+        expected = self.reference(**more)
+        run, seed = self.folder / "run", random.randrange(1 << 30)
+        print(f"seed {seed}", end=" ", flush=True)
+        chance = random.Random(seed)
+        for _ in range(kills):
+            process = self.start(*self.arguments(run, run__steps=STEPS, checkpoint__every=4, **more))
+            begun = len(log_lines(run)) if (run / "log.jsonl").exists() else 0
+            self.wait_for_steps(process, run, min(begun + 1, STEPS - 4))
+            time.sleep(chance.uniform(0, 0.4))
+            process.kill()
+            process.wait()
+        self.train(run, run__steps=STEPS, checkpoint__every=4, **more)
+        self.assertEqual(self.result(run), expected)
+        print(f"{kills} kills, every file as if there had been none", end=" ", flush=True)
+        self.assertFalse([path for path in run.rglob(".t*") if path.name.startswith((".tmp", ".trash"))])
