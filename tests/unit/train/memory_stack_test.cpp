@@ -50,10 +50,16 @@ std::string error_of(const std::function<void()>& call) {
   return "no error";
 }
 
+struct Nothing final : Block {
+  Nothing() : Block("double.0", "double") {}
+  std::vector<at::Tensor> forward(const Flow& flow) override { return flow.carried; }
+};
+
 TEST(MemoryStack, EmptyRunsEveryBlockPlainly) {
   const MemoryStack stack;
   VerifiedSites verified;
-  const BlockRun run = stack.run_at({nullptr, 3, 5, 1}, &verified);
+  Nothing block;
+  const BlockRun run = stack.run_at({&block, 3, 5, 1}, &verified);
   EXPECT_FALSE(run.options.recompute);
   EXPECT_EQ(run.store, nullptr);
   EXPECT_EQ(run.residency, nullptr);
@@ -68,7 +74,8 @@ TEST(MemoryStack, PlacesOfSeveralStrategiesCompose) {
   EXPECT_NE(stack.format(), nullptr);
   EXPECT_EQ(stack.format_name(), "fp8 ");
   EXPECT_NE(stack.residency(), nullptr);
-  const BlockRun even = stack.run_at({nullptr, 2, 5, 0}, nullptr), odd = stack.run_at({nullptr, 3, 5, 0}, nullptr);
+  Nothing block;
+  const BlockRun even = stack.run_at({&block, 2, 5, 0}, nullptr), odd = stack.run_at({&block, 3, 5, 0}, nullptr);
   EXPECT_FALSE(even.options.recompute);
   EXPECT_TRUE(odd.options.recompute);
   EXPECT_EQ(odd.residency, stack.residency());
