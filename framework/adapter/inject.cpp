@@ -1,3 +1,4 @@
+#include <ATen/TensorOptions.h>
 #include <ATen/ops/empty.h>
 #include <adapter/inject.hpp>
 #include <base/hash.hpp>
@@ -77,11 +78,13 @@ std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> l
     LinearState& state = layer.state();
     KeyedRng rng(seed, RngStream::adapter_init, 0, key_of(state.name));
     const auto uniform = [&](double low, double high, at::IntArrayRef shape) {
+      if (device.is_meta()) return at::empty(shape, at::device(device).dtype(at::kFloat));
       at::Tensor data = at::empty(shape, at::kFloat);
       rng.fill_uniform(floats(data), static_cast<float>(low), static_cast<float>(high));
       return data.to(device);
     };
     const auto normal = [&](double mean, double std, at::IntArrayRef shape) {
+      if (device.is_meta()) return at::empty(shape, at::device(device).dtype(at::kFloat));
       at::Tensor data = at::empty(shape, at::kFloat);
       rng.fill_normal(floats(data));
       return data.mul_(std).add_(mean).to(device);

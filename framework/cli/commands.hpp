@@ -22,6 +22,7 @@ struct Common {
 void add_run(CLI::App& app, Common& common);
 void add_check(CLI::App& app, Common& common);
 void add_prove(CLI::App& app, Common& common);
+void add_plan(CLI::App& app, Common& common);
 void add_cache(CLI::App& app, Common& common);
 void add_sample(CLI::App& app, Common& common);
 void add_inspect(CLI::App& app, Common& common);

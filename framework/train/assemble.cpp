@@ -2,6 +2,7 @@
 #include <adapter/lora.hpp>
 #include <cache/key.hpp>
 #include <objective/flow_matching.hpp>
+#include <planner/shape_source.hpp>
 #include <recipe/load.hpp>
 #include <train/assemble.hpp>
 #include <train/device.hpp>
@@ -32,13 +33,30 @@ std::vector<at::Device> device_of(const recipe::Component& component, const std:
                        component.position.text() + ": device of \"" + component.kind + "\"");
 }
 
+/// For plans: every text is as long as an encoder takes, and no vocabulary is read.
+class LongestText final : public Tokenizer {
+ public:
+  explicit LongestText(const Options& options) {
+    const auto it = options.values().find("max_tokens");
+    if (it != options.values().end() && it->second.get_if<int64_t>() != nullptr)
+      tokens_ = *it->second.get_if<int64_t>();
+  }
+  [[nodiscard]] std::vector<int64_t> encode(std::string_view) const override {
+    return std::vector<int64_t>(static_cast<std::size_t>(tokens_), 0);
+  }
+  [[nodiscard]] std::optional<int64_t> id(std::string_view) const override { return 0; }
+
+ private:
+  int64_t tokens_ = 512;
+};
+
 }  // namespace
 
 at::ScalarType dtype_of(const std::string& name) { return name == "fp32" ? at::kFloat : at::kBFloat16; }
 
-Assembly::Assembly(const Request& request, bool paths_must_exist) : loader_(make_loader(request)) {
+Assembly::Assembly(const Request& request, Use use) : use_(use), loader_(make_loader(request)) {
   recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()),
-                         {.paths_must_exist = paths_must_exist});
+                         {.paths_must_exist = use == Use::run});
   if (recipe_.memory.budget > 0)
     throw Error(ExitCode::bad_recipe,
                 "memory.budget: the planner is not part of this version; name the strategies in "
@@ -47,8 +65,14 @@ Assembly::Assembly(const Request& request, bool paths_must_exist) : loader_(make
   std::vector<at::Device> all = devices_;
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
     all.push_back(device_of(*encoder, devices_).front());
-  open_devices(all, request);
+  if (use_ != Use::plan) open_devices(all, request);
 }
+
+std::shared_ptr<WeightSource> Assembly::readable(std::shared_ptr<WeightSource> file) const {
+  return use_ == Use::plan ? planner::shapes_of(std::move(file)) : file;
+}
+
+at::Device Assembly::model_device() const { return use_ == Use::plan ? at::Device(at::kMeta) : devices_.front(); }
 
 std::shared_ptr<WeightSource> Assembly::text_encoder_weights() {
   return open_files(recipe_.text_encoder.path, "text_encoder");
@@ -61,11 +85,11 @@ std::shared_ptr<text::SdkTokenizer> Assembly::tokenizer() {
 }
 
 EncoderContext Assembly::encoder_context(const recipe::Component& component,
-                                         std::shared_ptr<WeightSource> weights) const {
-  const std::string config = config_of(dynamic_cast<const weights::ModelFiles&>(*weights));
-  EncoderContext context{component.options, std::move(weights), config, nullptr};
+                                         std::shared_ptr<WeightSource> files) const {
+  const std::string config = config_of(dynamic_cast<const weights::ModelFiles&>(*files));
+  EncoderContext context{component.options, readable(std::move(files)), config, nullptr};
   context.dtype = dtype_of(component.dtype);
-  context.device = device_of(component, devices_).front();
+  context.device = use_ == Use::plan ? model_device() : device_of(component, devices_).front();
   return context;
 }
 
@@ -73,7 +97,10 @@ std::unique_ptr<TextEncoder> Assembly::text_encoder() {
   const recipe::Component& component = recipe_.text_encoder;
   loader_.require("text_encoder", component.kind);
   EncoderContext context = encoder_context(component, text_encoder_weights());
-  context.tokenizer = tokenizer();
+  if (use_ == Use::plan)
+    context.tokenizer = std::make_shared<LongestText>(component.options);
+  else
+    context.tokenizer = tokenizer();
   return plugin::guard(component.kind, "create",
                        [&] { return loader_.registry().text_encoders.find(component.kind)->second.create(context); });
 }
@@ -135,12 +162,12 @@ LoadedModel Assembly::load_model(ModelUse use) {
   LoadedModel loaded;
   loaded.memory = memory_stack(recipe_.memory.strategies);
   const auto files = open_files(component.path, "transformer");
-  loaded.source = files;
+  loaded.source = readable(files);
   if (offered.map_weights != nullptr)
-    loaded.source = plugin::guard(component.kind, "map_weights", [&] { return offered.map_weights(files); });
+    loaded.source = plugin::guard(component.kind, "map_weights", [&] { return offered.map_weights(loaded.source); });
   BuildOptions options;
   options.dtype = dtype_of(component.dtype);
-  options.device = devices_.front();
+  options.device = model_device();
   options.trained = use == ModelUse::train && !recipe_.adapter;
   options.headers_only = true;
   options.format = loaded.memory.format();
@@ -157,6 +184,13 @@ LoadedModel Assembly::load_model(ModelUse use) {
   request.micro_batches = recipe_.train.batch_size / recipe_.train.micro_batch_size;
   loaded.parts = request;
   loaded.placement = plan_placement(request);
+  if (use_ == Use::plan) {
+    loaded.placement.prologue = loaded.placement.epilogue = at::kMeta;
+    loaded.placement.blocks.assign(loaded.placement.blocks.size(), at::kMeta);
+    loaded.placement.schedule.clear();
+    for (int64_t micro = 0; micro < request.micro_batches; ++micro)
+      for (const Pass pass : {Pass::forward, Pass::backward}) loaded.placement.schedule.push_back({pass, 0, micro});
+  }
   loaded.devices = LayerDevices(*loaded.model, loaded.placement, recipe_.placement.kind);
   loaded.inventory = headers.inventory();
   if (use != ModelUse::inspect) {

@@ -39,9 +39,11 @@ enum class ModelUse {
 /// The recipe's world: its components, made on demand. One per process.
 class Assembly {
  public:
+  /// What it is for. `prove` needs neither data nor encoders: their files may be missing until they are asked for.
+  /// `plan` neither, reads headers only, puts everything on the meta device and needs no GPU.
+  enum class Use { run, prove, plan };
   /// Loads the recipe and the manifests, opens devices; opens no plugin yet.
-  /// `paths_must_exist` as in recipe::LoadOptions: false for what needs neither data nor encoders.
-  explicit Assembly(const Request& request, bool paths_must_exist = true);
+  explicit Assembly(const Request& request, Use use = Use::run);
 
   [[nodiscard]] const recipe::Recipe& recipe() const { return recipe_; }
   [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
@@ -68,12 +70,16 @@ class Assembly {
  private:
   std::unique_ptr<MemoryStrategy> memory_strategy(const recipe::Component& component);
   MemoryStack memory_stack(const std::vector<std::string>& names);
-  EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> weights) const;
+  EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files) const;
   std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
   PlacementPlan plan_placement(const PlacementRequest& request);
   std::unique_ptr<Adapter> adapter();
   void attach_adapter(LoadedModel& loaded, ModelUse use);
+  /// The file itself or, for a plan, its shapes.
+  [[nodiscard]] std::shared_ptr<WeightSource> readable(std::shared_ptr<WeightSource> file) const;
+  [[nodiscard]] at::Device model_device() const;
 
+  Use use_;
   recipe::Recipe recipe_;
   plugin::Loader loader_;
   std::vector<at::Device> devices_;

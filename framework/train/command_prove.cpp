@@ -232,7 +232,7 @@ void print_table(const Proof& proof) {
 }  // namespace
 
 int command_prove(const Request& request) {
-  Assembly assembly(request, /*paths_must_exist=*/false);
+  Assembly assembly(request, Assembly::Use::prove);
   Proof proof = Prover(assembly, request.random_weights).prove();
   const Strangers strangers = strangers_of(assembly.recipe(), assembly.loader());
   if (!strangers.empty() && proof.passed())

@@ -13,5 +13,6 @@ int command_sample(const Request& request);
 int command_inspect(const Request& request);
 int command_plugins_check(const Request& request);
 int command_doctor(const Request& request);
+int command_plan(const Request& request);
 
 }  // namespace trainer::train

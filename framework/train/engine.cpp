@@ -4,6 +4,7 @@
 #include <train/engine.h>
 #include <base/log.hpp>
 #include <data/image.hpp>
+#include <planner/byte_counter.hpp>
 #include <train/commands.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -18,12 +19,13 @@ int dispatch(const std::string& command, const Request& request) {
   static const std::map<std::string, int (*)(const Request&)> commands{
       {"run", command_run},       {"check", command_check},     {"cache", command_cache},
       {"sample", command_sample}, {"inspect", command_inspect}, {"plugins_check", command_plugins_check},
-      {"doctor", command_doctor}, {"prove", command_prove},
+      {"doctor", command_doctor}, {"prove", command_prove},     {"plan", command_plan},
   };
   if (request.quiet) set_log_level(LogLevel::warning);
   // One host thread issues everything: backward runs in sequence order, recomputes included.
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   data::set_image_module(request.images);
+  planner::install_byte_counter();
   return commands.at(command)(request);
 }
 

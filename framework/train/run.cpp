@@ -136,9 +136,9 @@ void Run::check_resume() const {
 }
 
 void Run::prepare() {
-  prepared_ = train::prepare(assembly_, console_);
+  prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_); });
   for (const std::string& note : prepared_.notes) log_info(note);
-  loaded_ = assembly_.load_model(ModelUse::train);
+  loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
   optimizer_.emplace(loaded_.trained, optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay});
@@ -268,12 +268,15 @@ std::map<std::string, std::string> Run::fingerprints() const {
 
 Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }
 
+at::Device Run::device() const { return assembly_.devices().front(); }
+
 int64_t Run::steps_done() const { return trainer_->steps_done(); }
 
 bool Run::train() {
   const recipe::Sample& sample = recipe_.sample;
   if (steps_done() == 0 && sample.before) draw_samples("before");
   throughput_ = metrics::Throughput(std::chrono::steady_clock::now());
+  step_bytes_.emplace(device());
   if (checkpoint::stop_signal() == 0)
     trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
   console_.clear();
@@ -301,6 +304,7 @@ void Run::log_recompute() {
 }
 
 bool Run::after_step(const StepReport& report) {
+  phases_.add("train", step_bytes_->peak());
   log_step(report);
   log_recompute();
   const int64_t step = report.step;
@@ -309,6 +313,7 @@ bool Run::after_step(const StepReport& report) {
   if (last) return true;
   if (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0) save_on_the_way();
   if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
+  step_bytes_.emplace(device());
   return true;
 }
 
@@ -339,7 +344,12 @@ void Run::log_step(const StepReport& report) {
                               {"lr", report.learning_rate},
                               {"grad_norm", report.grad_norm},
                               {"seconds", report.seconds},
-                              {"memory", shown.memory}});
+                              {"memory", shown.memory},
+                              {"peak_bytes", phases_.peak("train")},
+                              {"peak_bytes_cache", phases_.peak("cache")},
+                              {"peak_bytes_load", phases_.peak("load")},
+                              {"peak_bytes_sample", phases_.peak("sample")},
+                              {"peak_bytes_save", phases_.peak("save")}});
     if (tensorboard_) {
       const std::array<std::pair<std::string, double>, 4> scalars{{{"loss/train", report.loss},
                                                                    {"loss/smoothed", loss_.value()},
@@ -355,12 +365,14 @@ void Run::draw_samples(const std::string& title) {
   console_.clear();
   const Averaged averaged(ema_);
   try {
-    const Pictures pictures = draw(
-        loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); },
-        [&](int64_t done, int64_t total) {
-          console_.phase(done, total, "samples " + title);
-          stop_if_asked();
-        });
+    const auto progress = [&](int64_t done, int64_t total) {
+      console_.phase(done, total, "samples " + title);
+      stop_if_asked();
+    };
+    const Pictures pictures = phases_.during("sample", device(), [&] {
+      return draw(
+          loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); }, progress);
+    });
     samples_.save(steps_done(), prepared_.samples, pictures);
     std::vector<std::pair<std::string, Pictures>> columns;
     if (Pictures before = samples_.load(0, prepared_.samples); steps_done() > 0 && !before.empty())
@@ -388,8 +400,11 @@ fs::path Run::save_checkpoint(Save when) {
   checkpoint::Patience patience;
   if (when == Save::at_the_end) patience.room = std::chrono::seconds(recipe_.checkpoint.final_save_wait);
   checkpoint::save_patiently(
-      [&] { last_checkpoint_ = store_.save(progress.step, capture(live(), progress), fingerprints()); }, patience,
-      note);
+      [&] {
+        last_checkpoint_ = phases_.during(
+            "save", device(), [&] { return store_.save(progress.step, capture(live(), progress), fingerprints()); });
+      },
+      patience, note);
   try {
     store_.rotate(recipe_.checkpoint.keep);
   } catch (const Error& error) {  // too many checkpoints are no reason to end a run
@@ -411,7 +426,7 @@ fs::path Run::grid_file() const {
 
 void Run::export_weights() {
   const Averaged averaged(ema_);
-  last_export_ = export_trained(loaded_, export_file(), steps_done());
+  last_export_ = phases_.during("save", device(), [&] { return export_trained(loaded_, export_file(), steps_done()); });
 }
 
 void Run::finish() {
@@ -426,13 +441,20 @@ void Run::finish() {
   else if (recipe_.sample.after)
     draw_samples("after");
   const metrics::MemoryUse memory = metrics::memory_use();
+  nlohmann::ordered_json phases;
+  std::string phase_text;
+  for (const auto& [name, peak] : phases_.peaks()) {
+    phases[name] = peak;
+    phase_text += (phase_text.empty() ? "" : ", ") + name + " " + format_bytes(static_cast<double>(peak));
+  }
   if (request_.json) {
     std::printf("%s\n", nlohmann::ordered_json{{"steps", steps_done()},
                                                {"loss", loss_.value()},
                                                {"lora", last_export_.string()},
                                                {"samples", last_grid_.string()},
                                                {"checkpoint", last_checkpoint_.string()},
-                                               {"peak_memory", memory.peak}}
+                                               {"peak_memory", memory.peak},
+                                               {"peak_bytes", phases}}
                             .dump(2)
                             .c_str());
     return;
@@ -442,7 +464,8 @@ void Run::finish() {
   if (!last_grid_.empty()) std::printf("samples     %s\n", last_grid_.c_str());
   std::printf("checkpoint  %s\nlog         %s\n", last_checkpoint_.c_str(), (folder_ / "log.jsonl").c_str());
   if (tensorboard_) std::printf("TensorBoard %s\n", (folder_ / "tb").c_str());
-  std::printf("peak memory %s\n", format_bytes(static_cast<double>(memory.peak)).c_str());
+  std::printf("peak memory %s; tensors: %s\n", format_bytes(static_cast<double>(memory.peak)).c_str(),
+              phase_text.c_str());
 }
 
 }  // namespace trainer::train

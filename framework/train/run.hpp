@@ -10,6 +10,7 @@
 #include <train/assemble.hpp>
 #include <train/cache_phase.hpp>
 #include <train/keyed_random.hpp>
+#include <train/phase_bytes.hpp>
 #include <train/samples.hpp>
 #include <train/train_state.hpp>
 #include <train/trainer.hpp>
@@ -56,6 +57,7 @@ class Run {
   std::filesystem::path grid_file() const;
   [[nodiscard]] Live live();
   [[nodiscard]] int64_t steps_done() const;
+  [[nodiscard]] at::Device device() const;  ///< of the model
 
   Assembly& assembly_;
   const Request& request_;
@@ -81,7 +83,9 @@ class Run {
   std::optional<metrics::LogFile> log_;
   std::optional<metrics::TensorBoardFile> tensorboard_;
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
-  int64_t first_step_ = 0;  ///< steps done when this process took over
+  PhaseBytes phases_;
+  std::optional<planner::PeakMark> step_bytes_;  ///< since the last step
+  int64_t first_step_ = 0;                       ///< steps done when this process took over
   bool recompute_logged_ = false;
   double first_loss_ = 0;  ///< smoothed over the first steps, for the summary
 };

@@ -67,14 +67,16 @@ StepReport Trainer::step() {
   report.grad_norm = norm.item<double>();
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) report_non_finite(losses);
 
-  update(report.learning_rate, norm);
-  if (parts_.ema != nullptr) parts_.ema->update();
-
-  if (!std::exchange(first_step_done_, true)) parts_.memory.after_first_step();
-
+  finish_step(report.learning_rate, norm);
   report.step = ++step_;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
+}
+
+void Trainer::finish_step(double learning_rate, const at::Tensor& norm) {
+  update(learning_rate, norm);
+  if (parts_.ema != nullptr) parts_.ema->update();
+  if (!std::exchange(first_step_done_, true)) parts_.memory.after_first_step();
 }
 
 void Trainer::update(double learning_rate, const at::Tensor& norm) {
@@ -82,6 +84,13 @@ void Trainer::update(double learning_rate, const at::Tensor& norm) {
   if (parts_.max_grad_norm > 0) optim::clip_gradients(parts_.optimizer.parameters(), norm, parts_.max_grad_norm);
   parts_.optimizer.step(learning_rate);
   parts_.optimizer.zero_grad();
+}
+
+void Trainer::dry_step() {
+  parts_.optimizer.zero_grad();
+  const std::vector<at::Tensor> losses = accumulate_gradients();
+  finish_step(parts_.schedule.at(step_), optim::gradient_norm(parts_.optimizer.parameters()));
+  ++step_;
 }
 
 void Trainer::fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step) {

@@ -45,6 +45,8 @@ class Trainer {
   /// is not finite, naming step, files, timesteps and the first part of the model where it happened. With an update in
   /// backward, gradients that came before the bad one have then changed their parameters; further steps are refused.
   StepReport step();
+  /// The same on tensors without values, for a dry run: no number is read, so none is checked or reported.
+  void dry_step();
 
   /// Steps until `steps` are done; after each calls `after_step`, which returns false to stop early.
   void fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step);
@@ -55,6 +57,8 @@ class Trainer {
  private:
   /// Forward and backward of all micro-batches in the placement's order; returns their losses (detached, unscaled).
   std::vector<at::Tensor> accumulate_gradients();
+  /// The update, then what follows it once a step.
+  void finish_step(double learning_rate, const at::Tensor& norm);
   Example example(int64_t micro) const;
   /// Clipping, the optimiser, and the gradients gone; where backward did the update, nothing is left to do.
   void update(double learning_rate, const at::Tensor& norm);

@@ -21,7 +21,7 @@ from program import (
 )
 
 USAGE, REJECTED, BAD_INPUT, NOT_FOUND, UNAVAILABLE, BAD_RECIPE = 2, 3, 65, 66, 69, 78
-COMMANDS = ("run", "check", "prove", "cache", "sample", "inspect", "plugins", "explain", "doctor")
+COMMANDS = ("run", "check", "plan", "prove", "cache", "sample", "inspect", "plugins", "explain", "doctor")
 BFL = ROOT / "tests/data/parity"
 
 
@@ -36,7 +36,7 @@ class Help(RunCase):
 
     def test_examples_are_accepted(self):
         """The quickstart's examples parse: options and recipe are known (checked without running them)."""
-        for command in ("run", "check", "cache", "sample"):
+        for command in ("run", "check", "plan", "cache", "sample"):
             example = self.program(command, "--help").out.split("Example: trainer ")[1].split()
             self.assertEqual(example[:2], [command, "recipes/quickstart.toml"])
 

@@ -80,7 +80,10 @@ class Outputs(RunCase):
     def assert_logged(self, run, steps):
         lines = log_lines(run)
         self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
-        self.assertEqual(list(lines[0]), ["step", "loss", "loss_smoothed", "lr", "grad_norm", "seconds", "memory"])
+        phases = ["peak_bytes" + phase for phase in ("", "_cache", "_load", "_sample", "_save")]
+        fields = ["step", "loss", "loss_smoothed", "lr", "grad_norm", "seconds", "memory", *phases]
+        self.assertEqual(list(lines[0]), fields)
+        self.assertGreater(lines[-1]["peak_bytes"], lines[-1]["peak_bytes_load"])
         for line in lines:
             self.assertGreater(line["loss"], 0)
             self.assertEqual(line["lr"], 1e-3)

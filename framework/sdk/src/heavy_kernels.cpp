@@ -5,10 +5,24 @@
 #include <algorithm>
 #include <array>
 #include <sstream>
+#include <utility>
 
 #include "op_region.hpp"
 
-namespace trainer::recompute {
+namespace trainer {
+namespace {
+
+thread_local FlopCounter* counter = nullptr;
+
+}  // namespace
+
+FlopCounter::FlopCounter() : outer_(std::exchange(counter, this)) { recompute::install_heavy_kernels(); }
+FlopCounter::~FlopCounter() { counter = outer_; }
+void count_flops(double flops) {
+  for (FlopCounter* one = counter; one != nullptr; one = one->outer_) one->flops_ += flops;
+}
+
+namespace recompute {
 namespace {
 
 /// Functional overloads only; the composites (linear, matmul, scaled_dot_product_attention) reach these.
@@ -33,6 +47,14 @@ constexpr std::array kHeavyOps{"mm",
                                "_scaled_dot_product_efficient_attention",
                                "_scaled_dot_product_cudnn_attention",
                                "_scaled_dot_product_fused_attention_overrideable"};
+
+/// Never kept or elided, counted only.
+constexpr std::array kBackwardOps{"convolution_backward",
+                                  "_scaled_dot_product_flash_attention_for_cpu_backward",
+                                  "_scaled_dot_product_flash_attention_backward",
+                                  "_scaled_dot_product_efficient_attention_backward",
+                                  "_scaled_dot_product_cudnn_attention_backward",
+                                  "_scaled_dot_product_fused_attention_overrideable_backward"};
 
 /// Arguments in which a forward without grad and a recompute with grad may differ: whether the log-sum-exp is wanted.
 bool is_grad_dependent(const std::string& name) { return name == "compute_log_sumexp" || name == "compute_logsumexp"; }
@@ -64,23 +86,49 @@ double flops_per_element(const std::string& name, const torch::jit::Stack& stack
   return 2.0 * static_cast<double>(tensor(left).size(-1));
 }
 
+/// Of a backward operator: what its forward did, once for every gradient, and an attention's forward again.
+double backward_flops(const std::string& name, const torch::jit::Stack& stack, std::size_t first) {
+  const auto tensor = [&](std::size_t i) { return stack[first + i].toTensor(); };
+  const auto numel = [&](std::size_t i) { return static_cast<double>(tensor(i).numel()); };
+  if (name == "convolution_backward") return 4.0 * numel(0) * numel(2) / static_cast<double>(tensor(2).size(0));
+  return 10.0 * numel(0) * static_cast<double>(tensor(2).size(-2));
+}
+
+void counted_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (counter != nullptr)
+    count_flops(backward_flops(op.schema().operator_name().name.substr(6), *stack,
+                               stack->size() - op.schema().arguments().size()));
+  op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+}
+
+/// The operator itself; counts what it did.
+void run_counted(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack, double flops) {
+  op.redispatchBoxed(below, stack);
+  const c10::IValue& output = (*stack)[stack->size() - op.schema().returns().size()];
+  count_flops(flops * static_cast<double>(output.toTensor().numel()));
+}
+
 void heavy_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::after_ADInplaceOrView_keyset;
   OpRegion* region = active_region();
-  if (region == nullptr) {
+  if (region == nullptr && counter == nullptr) {
     op.redispatchBoxed(below, stack);
     return;
   }
   const c10::FunctionSchema& schema = op.schema();
   const std::size_t first = stack->size() - schema.arguments().size();
   const std::string name = schema.name().substr(schema.name().find("::") + 2);
-  const std::string arguments = describe_arguments(schema, *stack, first);
   const double flops = flops_per_element(name, *stack, first);
+  if (region == nullptr) {
+    run_counted(op, below, stack, flops);
+    return;
+  }
+  const std::string arguments = describe_arguments(schema, *stack, first);
   OpRegion::Outputs outputs = region->call(name, arguments, flops, [&] {
     // A kept attention is only of use with its log-sum-exp, which a call without grad does not ask for.
     for (std::size_t i = 0; i < schema.arguments().size(); ++i)
       if (is_grad_dependent(schema.arguments()[i].name())) (*stack)[first + i] = true;
-    op.redispatchBoxed(below, stack);
+    run_counted(op, below, stack, flops);
     OpRegion::Outputs made(stack->end() - static_cast<std::ptrdiff_t>(schema.returns().size()), stack->end());
     stack->resize(first);
     return made;
@@ -97,9 +145,12 @@ void install_heavy_kernels() {
     auto* made =
         new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
     for (const char* name : kHeavyOps) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
+    for (const char* name : kBackwardOps)
+      made->impl(name, torch::CppFunction::makeFromBoxedFunction<&counted_kernel>());
     return made;
   }();
   static_cast<void>(library);
 }
 
-}  // namespace trainer::recompute
+}  // namespace recompute
+}  // namespace trainer

@@ -17,13 +17,6 @@ namespace {
 
 thread_local OpRegion* current = nullptr;
 
-/// Shape, strides and type of a tensor, no data.
-c10::IValue without_data(const c10::IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined()) return value;
-  const at::Tensor& tensor = value.toTensor();
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
-}
-
 /// Pseudo-random values of every magnitude in [1, 60000], the same every time: they must not look like any real
 /// activation, and must cross any threshold that a bias moves values away from. Each fits every floating dtype but fp8.
 at::Tensor finite_poison(const at::Tensor& like) {
@@ -79,7 +72,7 @@ OpRegion::Scope::Scope(OpRegion& region, Mode mode) : before_(current) {
   region.ran_ = 0;
   region.ran_flops_ = 0;
   region.counts_.clear();
-  if (mode == Mode::record) region.calls_.clear(), region.metas_.clear(), region.kept_.clear();
+  if (mode == Mode::record) region.calls_.clear(), region.likes_.clear(), region.kept_.clear();
   current = &region;
 }
 OpRegion::Scope::~Scope() { current = before_; }
@@ -120,8 +113,8 @@ int64_t OpRegion::kept_bytes() const {
 }
 
 bool OpRegion::has_floating_outputs(int64_t position) const {
-  for (const c10::IValue& value : metas_.at(static_cast<std::size_t>(position)).outputs)
-    if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().is_floating_point()) return false;
+  for (const Like& like : likes_.at(static_cast<std::size_t>(position)))
+    if (!like.tensor || !c10::isFloatingType(c10::typeMetaToScalarType(like.options.dtype()))) return false;
   return true;
 }
 
@@ -137,12 +130,13 @@ OpRegion::Outputs OpRegion::record(HeavyOp op, const std::function<Outputs()>& c
   op.flops *= static_cast<double>(outputs.front().toTensor().numel());
   ++ran_, ran_flops_ += op.flops;
   calls_.push_back(op);
-  Meta meta;
+  std::vector<Like>& likes = likes_.emplace_back();
   for (const c10::IValue& value : outputs) {
-    meta.outputs.push_back(without_data(value));
-    meta.devices.push_back(value.isTensor() && value.toTensor().defined() ? value.toTensor().device() : at::kCPU);
+    likes.emplace_back();
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor& tensor = value.toTensor();
+    likes.back() = {true, tensor.sizes().vec(), tensor.strides().vec(), tensor.options()};
   }
-  metas_.push_back(std::move(meta));
   if (policy_ != nullptr && policy_->keep(op)) {
     Kept kept{detached(outputs), {}};
     for (const c10::IValue& value : kept.outputs)
@@ -175,11 +169,7 @@ OpRegion::Outputs OpRegion::replay(const HeavyOp& op, const std::function<Output
   if (kept_.contains(op.position)) return take_kept(op.position);
   if (dead.contains(op.position)) {
     Outputs outputs;
-    for (std::size_t k = 0; k < metas_[i].outputs.size(); ++k) {
-      const at::Tensor& like = metas_[i].outputs[k].toTensor();
-      outputs.emplace_back(
-          at::empty_strided(like.sizes(), like.strides(), like.options().device(metas_[i].devices[k])));
-    }
+    for (const Like& like : likes_[i]) outputs.emplace_back(at::empty_strided(like.sizes, like.strides, like.options));
     return outputs;
   }
   Outputs outputs = compute();

@@ -62,9 +62,11 @@ class OpRegion {
                const std::function<Outputs()>& compute);
 
  private:
-  struct Meta {
-    std::vector<c10::IValue> outputs;  ///< tensors on the meta device (no data), other values as they are
-    std::vector<at::Device> devices;
+  /// An output without its data; holds no memory on any device.
+  struct Like {
+    bool tensor = false;  ///< false: undefined, or no tensor
+    std::vector<int64_t> sizes, strides;
+    at::TensorOptions options;
   };
   struct Kept {
     Outputs outputs;
@@ -80,7 +82,7 @@ class OpRegion {
   SavePolicy* policy_;
   Mode mode_ = Mode::record;
   std::vector<HeavyOp> calls_;  ///< of the forward
-  std::vector<Meta> metas_;
+  std::vector<std::vector<Like>> likes_;
   std::map<int64_t, Kept> kept_;
   std::map<std::string, int64_t> counts_;  ///< calls of each op so far in this run
   int64_t position_ = 0, ran_ = 0;

@@ -184,7 +184,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
                              bool keep_graph) {
     recompute::OpRegion& region = *kept.region;
     VerifiedSites* sites = kept.run.verified;
-    if (kept.run.options.elide && sites != nullptr) {
+    if (kept.run.options.elide && sites != nullptr && !leaves.front().is_meta()) {
       const recompute::Trial trial = [&](const std::vector<at::Tensor>& inputs, const variable_list& output_grads) {
         const at::AutoGradMode grad_on(true);
         return gradients(forward_in_region(kept, recompute::OpRegion::Mode::replay, inputs), output_grads, inputs);
@@ -256,7 +256,8 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
     for (at::Tensor& tensor : *list)
       if (tensor.defined()) tensor = placeholder;
   const std::string site = run.verified != nullptr ? recompute::signature(block, inputs) : "";
-  const bool first = run.verified != nullptr && (run.verified->always || !run.verified->signatures.contains(site));
+  const bool first = run.verified != nullptr && !inputs.tensors.front().is_meta() &&
+                     (run.verified->always || !run.verified->signatures.contains(site));
   kept->verifying = first;
   if (first) run_from_inputs(block, flow, parameters, inputs, /*copies=*/true, run.verified);
   const std::vector<int64_t> before = recompute::versions(inputs.tensors);

@@ -62,6 +62,11 @@ Packed quantize(const at::Tensor& weight, Granularity granularity, const std::st
   packed.values = at::empty({out, in}, weight.options().dtype(at::kFloat8_e4m3fn));
   packed.column_block = granularity == Granularity::block && in % kBlock == 0 ? kBlock : in;
   const int64_t columns = in / packed.column_block;
+  if (weight.is_meta()) {  // a dry run: shapes are all there is
+    const bool one = granularity == Granularity::tensor;
+    packed.scale = at::empty({one ? 1 : out, one ? 1 : columns}, weight.options().dtype(at::kFloat));
+    return packed;
+  }
   if (granularity == Granularity::tensor) {
     at::Tensor amax = at::full({1, 1}, 0.0F);
     for_each_rows(weight, [&](int64_t, const at::Tensor& rows) {
@@ -87,6 +92,7 @@ Packed quantize(const at::Tensor& weight, Granularity granularity, const std::st
 at::Tensor saturated_cast(at::Tensor numbers) { return numbers.clamp_(-kLargest, kLargest).to(at::kFloat8_e4m3fn); }
 
 void require_finite(const at::Tensor& matrix, const std::string& name) {
+  if (matrix.is_meta()) return;
   for_each_rows(matrix, [&](int64_t, const at::Tensor& rows) { largest(rows.reshape({1, -1}), name); });
 }
 

@@ -47,7 +47,24 @@ struct BlockRun {
   VerifiedSites* verified = nullptr;  ///< null: no verification (tests of the detectors themselves)
 };
 
-/// Runs `block` on `flow` and returns the new carried tensors.
+/// Adds up the floating-point operations of the matrix products, convolutions and attentions that run on this thread as
+/// long as it lives, backward and recompute included; what a recompute keeps or elides does not run. May be nested.
+class TRAINER_API FlopCounter {
+ public:
+  FlopCounter();
+  ~FlopCounter();
+  FlopCounter(const FlopCounter&) = delete;
+  FlopCounter& operator=(const FlopCounter&) = delete;
+  [[nodiscard]] double flops() const { return flops_; }
+
+ private:
+  friend void count_flops(double flops);
+  double flops_ = 0;
+  FlopCounter* outer_;
+};
+
+/// Runs `block` on `flow` and returns the new carried tensors. On meta tensors, which have shapes only, nothing is
+/// verified and no dead values are looked for.
 /// Throws Error naming block and tensor when the block reads a differentiable tensor that is neither in its flow nor
 /// one of its parameters, changes an input in place, computes something else in the recompute, or when a second
 /// derivative (create_graph) is asked of a recomputed block. A throw leaves the process able to run the step again.

@@ -1,0 +1,11 @@
+/// @file Shape kernels of the fused attention.
+#pragma once
+
+#include <torch/library.h>
+
+namespace trainer::planner {
+
+/// `library` implements "aten" for no dispatch key of its own.
+void add_attention_shapes(torch::Library& library);
+
+}  // namespace trainer::planner

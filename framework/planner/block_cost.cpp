@@ -1,0 +1,142 @@
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+#include <planner/block_cost.hpp>
+#include <planner/byte_counter.hpp>
+#include <planner/shape_kernels.hpp>
+
+#include <map>
+#include <sstream>
+#include <utility>
+
+namespace trainer::planner {
+namespace {
+
+/// The parameters' gradients are put aside and come back, so that a measurement leaves nothing behind.
+class GradientsAside {
+ public:
+  explicit GradientsAside(std::vector<Parameter*> parameters) : parameters_(std::move(parameters)) {
+    for (Parameter* parameter : parameters_) before_.push_back(std::exchange(grad(parameter), at::Tensor()));
+  }
+  ~GradientsAside() {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) grad(parameters_[i]) = before_[i];
+  }
+  GradientsAside(const GradientsAside&) = delete;
+  GradientsAside& operator=(const GradientsAside&) = delete;
+  [[nodiscard]] int64_t bytes() const {
+    int64_t bytes = 0;
+    for (Parameter* parameter : parameters_)
+      if (grad(parameter).defined()) bytes += static_cast<int64_t>(grad(parameter).nbytes());
+    return bytes;
+  }
+
+ private:
+  static at::Tensor& grad(Parameter* parameter) { return parameter->value().mutable_grad(); }
+  std::vector<Parameter*> parameters_;
+  std::vector<at::Tensor> before_;
+};
+
+/// Backward from outputs that the chain no longer holds itself.
+void backward(std::vector<at::Tensor> outputs) {
+  torch::autograd::edge_list roots;
+  torch::autograd::variable_list gradients;
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    roots.push_back(torch::autograd::impl::gradient_edge(output));
+    gradients.push_back(at::empty_like(output));
+  }
+  outputs.clear();
+  if (roots.empty()) return;
+  torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false, /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true);
+}
+
+BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& options) {
+  const at::Device device = at::kMeta;
+  const Flow inputs = detached_flow(flow);
+  const GradientsAside gradients(block.trainable());
+  VerifiedSites sites;
+  BlockRun run;
+  run.site = {&block, 0, 1, 0};
+  run.options = options;
+  run.verified = &sites;
+  BlockCost cost;
+  const PeakMark whole(device);
+  std::vector<at::Tensor> outputs;
+  {
+    const FlopCounter flops;
+    outputs = run_block(block, inputs, run);
+    cost.kept = whole.held();
+    cost.forward_peak = whole.above();
+    cost.forward_flops = flops.flops();
+  }
+  {
+    const PeakMark mark(device);
+    const FlopCounter flops;
+    backward(std::move(outputs));
+    cost.backward_peak = mark.peak() - whole.begin();
+    cost.backward_flops = flops.flops();
+  }
+  cost.gradients = gradients.bytes();
+  if (const auto report = sites.reports.find(block.info().type); report != sites.reports.end()) {
+    cost.recomputed_flops = report->second.recomputed_flops;
+    cost.kept_ops = report->second.kept;
+  } else if (options.recompute) {
+    cost.recomputed_flops = cost.forward_flops;
+  }
+  cost.backward_flops -= cost.recomputed_flops;
+  return cost;
+}
+
+std::string text_of(const Block& block) { return "block \"" + block.info().name + "\""; }
+
+}  // namespace
+
+Flow detached_flow(const Flow& flow) {
+  Flow leaves = flow;
+  for (auto* list : {&leaves.carried, &leaves.shared})
+    for (at::Tensor& tensor : *list)
+      if (tensor.defined()) tensor = tensor.detach().requires_grad_(tensor.requires_grad());
+  return leaves;
+}
+
+BlockCost measure(Block& block, const Flow& flow, const CheckpointOptions& options) {
+  return on_shapes(text_of(block), [&] { return measure_once(block, flow, options); });
+}
+
+std::vector<Flow> block_inputs(std::span<Block* const> blocks, const Flow& flow) {
+  std::vector<Flow> flows;
+  std::map<std::string, std::vector<at::Tensor>> known;  // outputs have no values: equal runs have equal ones
+  Flow next = detached_flow(flow);
+  for (Block* block : blocks) {
+    flows.push_back(detached_flow(next));
+    std::vector<at::Tensor>& outputs = known[cost_key(*block, next)];
+    if (outputs.empty()) outputs = on_shapes(text_of(*block), [&] { return run_block(*block, next, {}); });
+    next.carried = outputs;
+    next = detached_flow(next);
+  }
+  return flows;
+}
+
+std::string cost_key(const Block& block, const Flow& flow) {
+  std::ostringstream text;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined())
+      text << ';' << c10::toString(tensor.scalar_type()) << tensor.sizes() << (tensor.requires_grad() ? '+' : '-');
+    else
+      text << ";none";
+  };
+  text << block.info().type;
+  for (const at::Tensor& tensor : flow.carried) add(tensor);
+  for (const at::Tensor& tensor : flow.shared) add(tensor);
+  for (const Parameter* parameter : block.trainable()) add(parameter->value());
+  // Blocks of one type may differ in which of their layers an adapter or a format was put on.
+  for (const Linear& linear : block.info().linears) {
+    const LinearState& state = linear.state();
+    text << ';' << (state.frozen ? state.frozen->bytes() : 0);
+    if (state.adapter && state.adapter_enabled) text << 'A' << state.adapter->parameters().size();
+  }
+  return text.str();
+}
+
+}  // namespace trainer::planner

@@ -1,0 +1,37 @@
+#include <ATen/ops/empty.h>
+#include <planner/byte_counter.hpp>
+#include <planner/shape_source.hpp>
+#include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
+
+#include <utility>
+
+namespace trainer::planner {
+namespace {
+
+class ShapeSource final : public WeightSource {
+ public:
+  explicit ShapeSource(std::shared_ptr<WeightSource> file) : file_(std::move(file)) {}
+  [[nodiscard]] std::vector<std::string> names() const override { return file_->names(); }
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const override { return file_->find(name); }
+  [[nodiscard]] at::Tensor read(std::string_view name) override {
+    const TensorInfo* info = find(name);
+    if (info == nullptr)
+      throw Error(ExitCode::bad_input, describe() + ": tensor " + quote_name(name) + " is missing", "MODEL_KEYS");
+    const Uncounted file;
+    return at::empty(info->shape, at::TensorOptions().dtype(info->dtype).device(at::kMeta));
+  }
+  [[nodiscard]] std::string describe() const override { return file_->describe(); }
+  [[nodiscard]] std::string identity() const override { return file_->identity(); }
+
+ private:
+  std::shared_ptr<WeightSource> file_;
+};
+
+}  // namespace
+
+std::shared_ptr<WeightSource> shapes_of(std::shared_ptr<WeightSource> file) {
+  return std::make_shared<ShapeSource>(std::move(file));
+}
+
+}  // namespace trainer::planner

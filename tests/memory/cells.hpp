@@ -1,0 +1,55 @@
+/// @file One training step twice: for real on the CPU, with every byte counted, and on shapes alone.
+#pragma once
+
+#include <plugin/loader.hpp>
+#include <train/dry_run.hpp>
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace trainer::memory {
+
+/// A FLUX.2 transformer: config.json and weights.
+struct Subject {
+  std::string name, config;
+  std::shared_ptr<WeightSource> weights;
+  int64_t channels = 0, text_width = 0;
+};
+
+/// The committed miniatures.
+std::vector<Subject> miniatures();
+/// About 100 M parameters with made-up weights in bf16: 2 double and 8 single blocks, hidden size 768.
+Subject hundred_million();
+
+/// How a run trains.
+struct Cell {
+  std::string checkpointing;  ///< "none", "full", "full+elide", or what selective checkpointing saves
+  bool fp8 = false;
+  at::ScalarType dtype = at::kFloat;
+  bool all_parameters = false;  ///< instead of LoRA of rank 16 on the default targets
+  int64_t micro_batches = 1;
+  bool ema = false;
+};
+std::string text_of(const Cell& cell);
+inline void PrintTo(const Cell& cell, std::ostream* out) { *out << text_of(cell); }
+
+/// Sizes of a step: latents of h x w cells, text tokens, samples of a micro-batch.
+struct Size {
+  int64_t height = 6, width = 8, text = 16, samples = 1;
+};
+
+/// What both ways tell.
+struct Measured {
+  int64_t weights = 0, load_peak = 0, trained = 0;  ///< model; highest while it was built; adapter parameters
+  train::StepBytes step;
+};
+
+/// Counts a real step. The first step verifies what is recomputed and is not counted.
+Measured measure_real(const Subject& subject, const Cell& cell, const Size& size);
+/// `blocks`, when given, is filled with what each block costs.
+Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
+                     std::vector<train::BlockPlan>* blocks = nullptr);
+
+}  // namespace trainer::memory

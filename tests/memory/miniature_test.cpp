@@ -1,0 +1,46 @@
+/// @file Every cell on the miniatures: what is held is exact, the peak within 10 %.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "cells.hpp"
+
+namespace trainer::memory {
+namespace {
+
+std::vector<Cell> cells() {
+  std::vector<Cell> list;
+  for (const char* how : {"none", "full", "full+elide", "attention", "every_second_matmul", "matmul"})
+    for (const bool all : {false, true})
+      for (const bool fp8 : {false, true})
+        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+          for (const int64_t micros : {1, 3})
+            if (!(fp8 && all)) list.push_back({how, fp8, dtype, all, micros});
+  return list;
+}
+
+class Miniature : public testing::TestWithParam<Cell> {};
+
+TEST_P(Miniature, IsForetold) {
+  for (const Subject& subject : miniatures()) {
+    const Size size;
+    const Measured real = measure_real(subject, GetParam(), size), dry = measure_dry(subject, GetParam(), size);
+    SCOPED_TRACE(subject.name);
+    EXPECT_EQ(dry.weights, real.weights);
+    EXPECT_EQ(dry.trained, real.trained);
+    EXPECT_EQ(dry.step.optimizer, real.step.optimizer);
+    EXPECT_EQ(dry.step.gradients, real.step.gradients);
+    EXPECT_EQ(dry.step.kept, real.step.kept);
+    const double ratio = static_cast<double>(dry.step.peak) / static_cast<double>(real.step.peak);
+    std::printf("%s %s: kept %ld, peak %ld, foretold %ld (%.4f)\n", subject.name.c_str(), text_of(GetParam()).c_str(),
+                static_cast<long>(real.step.kept), static_cast<long>(real.step.peak), static_cast<long>(dry.step.peak),
+                ratio);
+    EXPECT_NEAR(ratio, 1.0, 0.10);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cells, Miniature, testing::ValuesIn(cells()));
+
+}  // namespace
+}  // namespace trainer::memory
