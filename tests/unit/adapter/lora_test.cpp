@@ -107,6 +107,23 @@ TEST(LoraLayer, GradientsAreThoseOfTheFormula) {
   EXPECT_LE(test::max_error(f.a().grad(), 1.5 * at::mm(at::mm(bd.t(), gd.t()), xd)), 1e-6);
 }
 
+/// Input and both matrices, where the base is bf16 and the adapter fp32; what needs no gradient gets none.
+TEST(LoraLayer, GradientsOverABf16Base) {
+  Fixture f({{"rank", {int64_t{4}}}, {"alpha", {6.0}}}, at::kBFloat16);
+  f.randomise_b();
+  const at::Tensor x = random(9, {6, kIn}).to(at::kBFloat16).requires_grad_(true);
+  const at::Tensor g = random(10, {6, kOut}).to(at::kBFloat16);
+  f.a().requires_grad_(false);
+  f.layer(x).backward(g);
+  EXPECT_FALSE(f.a().grad().defined()) << "A is frozen";
+  const at::Tensor xd = x.detach().to(at::kDouble), gd = g.to(at::kDouble), wd = f.weight.to(at::kDouble);
+  const at::Tensor ad = f.a().detach().to(at::kDouble), bd = f.b().detach().to(at::kDouble);
+  EXPECT_EQ(x.grad().scalar_type(), at::kBFloat16);
+  EXPECT_LE(test::max_error(x.grad(), at::mm(gd, wd) + 1.5 * at::mm(at::mm(gd, bd), ad)), 0.02);
+  EXPECT_EQ(f.b().grad().scalar_type(), at::kFloat);
+  EXPECT_LE(test::max_error(f.b().grad(), 1.5 * at::mm(gd.t(), at::mm(xd, ad.t()))), 1e-6) << "not rounded to bf16";
+}
+
 TEST(LoraExport, FoldsAlphaIntoB) {
   Fixture f({{"rank", {int64_t{4}}}, {"alpha", {6.0}}});
   f.randomise_b();
