@@ -176,9 +176,10 @@ void Run::note_attestation() const {
   if (!known) log_warning(attestation_warning(strangers, recipe_.file));
   const fs::path file = folder_ / "run.json";
   auto json = nlohmann::ordered_json::parse(read_file(file, 1 << 20, "run.json"));
+  const auto before = json;
   json["strangers"] = describe(strangers);
   json["attested"] = known;
-  write_file_atomically(file, json.dump(1) + "\n");
+  if (json != before) write_file_atomically(file, json.dump(1) + "\n");
 }
 
 void Run::resume() {
