@@ -8,26 +8,6 @@
 namespace trainer::adapter {
 namespace {
 
-bool glob(std::string_view pattern, std::string_view text) {
-  // Iterative: on a mismatch, go back to the last star and let it take one more character.
-  std::size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      mark = t;
-    } else if (p < pattern.size() && pattern[p] == text[t]) {
-      ++p, ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++mark;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
 uint64_t key_of(const std::string& name) { return std::stoull(xxh128(name).substr(0, 16), nullptr, 16); }
 
 std::span<float> floats(at::Tensor& tensor) {
@@ -37,7 +17,7 @@ std::span<float> floats(at::Tensor& tensor) {
 }  // namespace
 
 bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.find('*') != std::string_view::npos) return glob(pattern, name);
+  if (pattern.find('*') != std::string_view::npos) return matches_glob(pattern, name);
   return name == pattern ||
          (name.size() > pattern.size() && name.ends_with(pattern) && name[name.size() - pattern.size() - 1] == '.');
 }
@@ -47,7 +27,7 @@ std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::
   for (const std::string& pattern : patterns) {
     bool found = false;
     for (std::size_t i = 0; i < layers.size(); ++i)
-      if (matches(pattern, layers[i].name())) wanted[i] = found = true;
+      if (!layers[i].state().spared && matches(pattern, layers[i].name())) wanted[i] = found = true;
     if (found) continue;
     std::vector<std::string> names;
     for (const Linear& layer : layers) names.push_back(layer.name());
@@ -67,7 +47,8 @@ std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<con
   if (patterns != std::vector<std::string>{"*"}) return select(layers, patterns);
   std::vector<Linear> chosen;
   for (const Block* block : model.blocks())
-    chosen.insert(chosen.end(), block->info().linears.begin(), block->info().linears.end());
+    for (const Linear& linear : block->info().linears)
+      if (!linear.state().spared) chosen.push_back(linear);
   return chosen;
 }
 

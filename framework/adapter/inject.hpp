@@ -14,8 +14,8 @@ namespace trainer::adapter {
 /// pattern without `*` also matches as the last parts of a name ("attn.to_q", as peft does).
 bool matches(std::string_view pattern, std::string_view name);
 
-/// The layers meant by `patterns`, in the order of `layers`. Throws Error (bad_recipe) for a pattern that matches
-/// nothing, with near names.
+/// The layers meant by `patterns`, in the order of `layers`, without those that this run spares. Throws Error
+/// (bad_recipe) for a pattern that matches nothing, with near names.
 std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::string> patterns);
 
 /// The layers that an adapter trains: its own patterns, or the model's default ones. A lone "*" (targets = "all") means

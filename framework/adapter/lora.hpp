@@ -12,4 +12,7 @@ namespace trainer::adapter {
 /// Adds "lora" to the registry.
 void register_lora(Registrar& registrar);
 
+/// A pair of a file on its layer, in fp32 and not trained; on `device`.
+std::unique_ptr<LinearAdapter> frozen_lora(const LoraLayer& layer, at::Device device);
+
 }  // namespace trainer::adapter

@@ -46,13 +46,18 @@ class Builder {
   void find_missing(std::span<const std::string> more_captions) {
     built_.empty_text = need_text("");
     for (const data::Sample& sample : dataset_.samples) {
-      const std::string key = latents_key(encoders_.autoencoder, sample.content, sample.bucket);
-      if (!is_there(kLatents, key)) missing_images_.emplace(key, &sample);
-      built_.entries.push_back({sample.file.string(), key, need_text(sample.caption)});
+      built_.entries.push_back({sample.file.string(), need_latents(sample), need_text(sample.caption)});
     }
     for (const std::string& caption : more_captions) need_text(caption);
     built_.latents_found = known_[kLatents].size() - missing_images_.size();
     built_.texts_found = known_[kText].size() - missing_texts_.size();
+  }
+
+  std::string need_latents(const data::Sample& sample) {
+    if (!sample.is_picture()) return {};
+    std::string key = latents_key(encoders_.autoencoder, sample.content, sample.bucket);
+    if (!is_there(kLatents, key)) missing_images_.emplace(key, &sample);
+    return key;
   }
 
   std::string need_text(const std::string& caption) {

@@ -18,7 +18,7 @@ namespace trainer::cache {
 
 struct Encoders {
   EncoderIdentity autoencoder, text_encoder;
-  std::function<std::unique_ptr<Autoencoder>()> make_autoencoder;
+  std::function<std::unique_ptr<Autoencoder>()> make_autoencoder;  ///< may be empty for a dataset without pictures
   std::function<std::unique_ptr<TextEncoder>()> make_text_encoder;
 };
 
@@ -35,7 +35,7 @@ struct BuildOptions {
 /// Where a sample's tensors are.
 struct Entry {
   std::string file;           ///< of the picture, for messages
-  std::string latents, text;  ///< keys
+  std::string latents, text;  ///< keys; `latents` is empty for a text without a picture
 };
 
 struct Built {

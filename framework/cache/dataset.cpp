@@ -40,15 +40,15 @@ Batch CachedBatches::batch(int64_t step, int64_t micro) {
   std::map<std::string, std::vector<at::Tensor>> conditioning;
   for (const data::Draw& draw : sampler_.batch(batch.step, micro)) {
     const Entry& entry = built_.entries.at(draw.sample);
-    latents.push_back(reader_.get(kLatents, entry.latents).at("latents"));
+    if (!entry.latents.empty()) latents.push_back(reader_.get(kLatents, entry.latents).at("latents"));
     for (const auto& [name, tensor] : reader_.get(kText, draw.drop_caption ? built_.empty_text : entry.text)) {
       conditioning[name].push_back(tensor);
     }
     batch.sample_keys.push_back(draw.key);
   }
-  batch.latents = stacked(latents, "latents", device_);
+  if (!latents.empty()) batch.latents = stacked(latents, "latents", device_);
   for (const auto& [name, rows] : conditioning) {
-    if (rows.size() != latents.size())
+    if (rows.size() != batch.sample_keys.size())
       throw Error(ExitCode::bad_input, "cached conditioning \"" + name + "\" is missing for a caption");
     batch.conditioning[name] = stacked(rows, "conditioning \"" + name + "\"", device_);
   }

@@ -7,6 +7,7 @@ void add_check(CLI::App& app, Common& common) {
   CLI::App* command = app.add_subcommand(
       "check", "Find out before a run whatever can be known: recipe, files, captions, targets, devices");
   add_recipe(*command, recipe);
+  add_budget(*command, recipe);
   command->footer("Example: trainer check recipes/quickstart.toml");
   command->callback([&common] { common.action = [&common] { return run_with_recipe("check", recipe, {}, common); }; });
 }

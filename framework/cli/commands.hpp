@@ -25,18 +25,22 @@ void add_prove(CLI::App& app, Common& common);
 void add_plan(CLI::App& app, Common& common);
 void add_cache(CLI::App& app, Common& common);
 void add_sample(CLI::App& app, Common& common);
+void add_export(CLI::App& app, Common& common);
 void add_inspect(CLI::App& app, Common& common);
 void add_plugins(CLI::App& app, Common& common);
 void add_explain(CLI::App& app, Common& common);
 void add_doctor(CLI::App& app, Common& common);
 
-/// A recipe on the command line: RECIPE and --set.
+/// A recipe on the command line: RECIPE, --set, and --budget where it is offered.
 struct RecipeArguments {
   std::string file;
   std::vector<std::string> overrides;
+  std::string budget;  ///< replaces the recipe's [memory]; empty: not given
 };
-/// Adds both to a subcommand; `arguments` must outlive the parse.
+/// Adds RECIPE and --set to a subcommand; `arguments` must outlive the parse.
 void add_recipe(CLI::App& command, RecipeArguments& arguments);
+/// Adds --budget, for commands that train or plan training.
+void add_budget(CLI::App& command, RecipeArguments& arguments);
 
 /// Checks the recipe without LibTorch, so that mistakes are told in milliseconds, then calls the engine.
 /// `paths_must_exist` = false: missing data and encoders are no mistake.

@@ -9,18 +9,27 @@ namespace trainer::cli {
 
 void add_explain(CLI::App& app, Common& common) {
   static std::string key;
+  static RecipeArguments recipe;
   CLI::App* command = app.add_subcommand("explain", "Explain a recipe key or section: type, default, range, meaning");
   command->add_option("KEY", key, "e.g. optimizer.lr, optimizer or memory.full_checkpointing")->required();
+  command->add_option(
+      "RECIPE", recipe.file,
+      "with memory.NAME: also what the strategy keeps and recomputes in each type of block of this recipe");
   command->footer("Example: trainer explain objective.timesteps.shift");
   command->callback([&common] {
     common.action = [&common] {
       const auto schemas = plugin::schemas(plugin::find_manifests(find_layout(common.plugin_dirs).plugins));
       const std::string text = recipe::explain(key, schemas);
-      if (common.json)
+      const bool both = !recipe.file.empty();
+      if (common.json && !both)
         std::printf("%s\n", nlohmann::ordered_json{{"key", key}, {"text", text}}.dump(2).c_str());
-      else
+      else if (!common.json)
         std::printf("%s", text.c_str());
-      return 0;
+      if (!both) return 0;
+      if (!key.starts_with("memory."))
+        throw Error(ExitCode::usage, "a recipe goes with the key of a memory strategy, like memory.full_checkpointing");
+      const std::string name = key.substr(7, key.find('.', 7) - 7);
+      return run_with_recipe("explain", recipe, {{"strategy", name}}, common);
     };
   });
 }

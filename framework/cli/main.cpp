@@ -35,9 +35,10 @@ int run(int argc, char** argv) {
   app.add_option("--plugin-dir", common.plugin_dirs, "Another folder of plugins (repeatable)")->expected(1)->take_all();
   app.add_flag("--json", common.json, "Results as JSON");
   app.add_flag("--quiet", common.quiet, "Warnings and errors only");
-  for (auto* add : {trainer::cli::add_run, trainer::cli::add_check, trainer::cli::add_plan, trainer::cli::add_prove,
-                    trainer::cli::add_cache, trainer::cli::add_sample, trainer::cli::add_inspect,
-                    trainer::cli::add_plugins, trainer::cli::add_explain, trainer::cli::add_doctor})
+  for (auto* add :
+       {trainer::cli::add_run, trainer::cli::add_check, trainer::cli::add_plan, trainer::cli::add_prove,
+        trainer::cli::add_cache, trainer::cli::add_sample, trainer::cli::add_export, trainer::cli::add_inspect,
+        trainer::cli::add_plugins, trainer::cli::add_explain, trainer::cli::add_doctor})
     add(app, common);
   try {
     app.parse(argc, argv);

@@ -2,6 +2,7 @@
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
 #include <recipe/load.hpp>
+#include <recipe/write.hpp>
 
 namespace trainer::cli {
 
@@ -13,14 +14,31 @@ void add_recipe(CLI::App& command, RecipeArguments& arguments) {
       ->take_all();
 }
 
+void add_budget(CLI::App& command, RecipeArguments& arguments) {
+  command
+      .add_option(
+          "--budget", arguments.budget,
+          "Device memory the training may use, like 24GB: the planner then chooses the memory strategies, in place "
+          "of the recipe's [memory]")
+      ->type_name("BYTES");
+}
+
 int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
                     const Common& common, bool paths_must_exist) {
   const Layout layout = find_layout(common.plugin_dirs);
   const plugin::Found found = plugin::find_manifests(layout.plugins);
   for (const std::string& problem : found.problems) log_warning(problem);
-  recipe::load(arguments.file, arguments.overrides, plugin::schemas(found), {.paths_must_exist = paths_must_exist});
+  std::vector<std::string> overrides = arguments.overrides;
+  if (!arguments.budget.empty()) {
+    for (const std::string& text : overrides)
+      if (text.starts_with("memory"))
+        throw Error(ExitCode::usage,
+                    "--budget replaces the recipe's [memory], --set " + text + " changes it; give one");
+    overrides.push_back("memory={budget=" + recipe::in_quotes(arguments.budget) + "}");
+  }
+  recipe::load(arguments.file, overrides, plugin::schemas(found), {.paths_must_exist = paths_must_exist});
   request["recipe"] = arguments.file;
-  request["set"] = arguments.overrides;
+  request["set"] = overrides;
   request["json"] = common.json;
   request["quiet"] = common.quiet;
   return call_engine(command, std::move(request), layout, common.libtorch);

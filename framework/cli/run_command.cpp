@@ -7,6 +7,7 @@ void add_run(CLI::App& app, Common& common) {
   static std::string resume = "auto";
   CLI::App* command = app.add_subcommand("run", "Train a recipe: cache, train, sample, export");
   add_recipe(*command, recipe);
+  add_budget(*command, recipe);
   command
       ->add_option("--resume", resume,
                    "auto: go on from the newest checkpoint if there is one; never: start anew in an empty folder; "

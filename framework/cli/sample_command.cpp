@@ -8,7 +8,7 @@ void add_sample(CLI::App& app, Common& common) {
   static std::vector<std::string> prompts;
   CLI::App* command = app.add_subcommand("sample", "Draw pictures with the recipe's model, with or without a LoRA");
   add_recipe(*command, recipe);
-  command->add_option("--lora", lora, "LoRA file made by a run; without it the model as it is");
+  command->add_option("--lora", lora, "LoRA file of any format (docs/lora-formats.md); without it the model as it is");
   command->add_option("--prompt", prompts, "What to draw (repeatable); without it the recipe's sample.prompts")
       ->expected(1)
       ->take_all();

@@ -30,7 +30,8 @@ class FlowMatching final : public Objective {
     std::vector<double> weights;
     for (int64_t b = 0; b < size; ++b) {
       const std::vector<double> u = random.uniform(batch, b, 2);
-      const double sigma = noise_level(timesteps_, u[0], u[1], random.normal(batch, b, 1)[0], mu);
+      const double level = noise_level(timesteps_, u[0], u[1], random.normal(batch, b, 1)[0], mu);
+      const double sigma = traits->noise_from + (traits->noise_to - traits->noise_from) * level;
       example.times.push_back(sigma);
       weights.push_back(loss_weight(weighting_, sigma));
     }
@@ -47,7 +48,7 @@ class FlowMatching final : public Objective {
     return example;
   }
 
-  at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const override {
+  at::Tensor loss(const Example& example, const Prediction& predict) const override {
     const at::Tensor prediction = predict().to(at::kFloat);
     const at::Tensor& target = example.targets.find("velocity")->second;
     const auto weight = example.targets.find("weight");

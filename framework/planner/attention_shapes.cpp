@@ -5,6 +5,7 @@
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
+#include <torch/library.h>
 #include <planner/attention_shapes.hpp>
 
 #include <algorithm>

@@ -1,7 +1,9 @@
 /// @file Shape kernels of the fused attention.
 #pragma once
 
-#include <torch/library.h>
+namespace torch {
+class Library;
+}
 
 namespace trainer::planner {
 

@@ -55,11 +55,11 @@ BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& 
   const at::Device device = at::kMeta;
   const Flow inputs = detached_flow(flow);
   const GradientsAside gradients(block.trainable());
-  VerifiedSites sites;
+  RecomputeState sites;
   BlockRun run;
   run.site = {&block, 0, 1, 0};
   run.options = options;
-  run.verified = &sites;
+  run.state = &sites;
   BlockCost cost;
   const PeakMark whole(device);
   std::vector<at::Tensor> outputs;

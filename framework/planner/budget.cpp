@@ -11,10 +11,10 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
 /// A sum of choices for the blocks so far that no other beats in both numbers.
 struct State {
-  int64_t kept = 0, flops = 0;
+  int64_t kept = 0, work = 0;
   std::size_t parent = 0, way = 0;
 };
-/// Kept bytes rise, flops fall.
+/// Kept bytes rise, work falls.
 using Front = std::vector<State>;
 
 /// Room that is left for `kept` bytes, without overflow.
@@ -32,16 +32,16 @@ Front after(const Front& before, const std::vector<Way>& ways, int64_t fixed, in
       const int64_t kept = before[i].kept;
       // Whatever does not fit with these bytes does not fit with more.
       if (!fits(fixed, kept, std::max({way.forward_peak, way.backward_peak, way.kept}), budget)) break;
-      all.push_back({kept + way.kept, before[i].flops + way.flops, i, w});
+      all.push_back({kept + way.kept, before[i].work + way.work, i, w});
     }
     const auto less = [](const State& a, const State& b) {
-      return a.kept != b.kept ? a.kept < b.kept : a.flops < b.flops;
+      return a.kept != b.kept ? a.kept < b.kept : a.work < b.work;
     };
     std::inplace_merge(all.begin(), all.begin() + middle, all.end(), less);
   }
   Front front;
   for (const State& state : all)
-    if (front.empty() || state.flops < front.back().flops) front.push_back(state);
+    if (front.empty() || state.work < front.back().work) front.push_back(state);
   return front;
 }
 
@@ -107,7 +107,7 @@ Choices evaluate(const Chain& chain, std::vector<std::size_t> ways) {
     const Way& way = chain.blocks[i][ways[i]];
     peak = std::max(peak, choices.kept + std::max({way.forward_peak, way.backward_peak, way.kept}));
     choices.kept += way.kept;
-    choices.flops += way.flops;
+    choices.work += way.work;
   }
   choices.peak = chain.fixed + std::max(peak, choices.kept + chain.tail_peak);
   choices.ways = std::move(ways);

@@ -18,7 +18,7 @@ struct Way {
   int64_t kept = 0;           ///< bytes there from the end of its forward until its backward
   int64_t forward_peak = 0;   ///< at most during its forward, beyond what was there before it
   int64_t backward_peak = 0;  ///< at most during its backward, beyond what was there before its forward
-  int64_t flops = 0;          ///< work besides that of the plain run (recomputation)
+  int64_t work = 0;           ///< work besides that of the plain run (recomputation)
   bool operator==(const Way&) const = default;
 };
 
@@ -31,7 +31,7 @@ struct Chain {
 struct Choices {
   std::vector<std::size_t> ways;  ///< for every block
   int64_t kept = 0, peak = 0;     ///< bytes; `peak` with `fixed`
-  int64_t flops = 0;
+  int64_t work = 0;
 };
 
 /// Number of states per block up to which the search is exact to the byte. Beyond it, kept bytes are rounded up to a
@@ -39,7 +39,7 @@ struct Choices {
 /// budget is never slower.
 constexpr std::size_t kExactStates = 1 << 14;
 
-/// The choice with the fewest flops whose peak is at most `budget`; nullopt when none fits. Among equal ones fewer kept
+/// The choice with the least work whose peak is at most `budget`; nullopt when none fits. Among equal ones fewer kept
 /// bytes, then earlier ways; within blocks that have the same ways, those that keep most come last, where their memory
 /// is released first.
 std::optional<Choices> cheapest(const Chain& chain, int64_t budget, std::size_t exact_states = kExactStates);
@@ -47,7 +47,7 @@ std::optional<Choices> cheapest(const Chain& chain, int64_t budget, std::size_t 
 /// The smallest budget for which `cheapest` finds a plan.
 int64_t smallest_budget(const Chain& chain, std::size_t exact_states = kExactStates);
 
-/// Kept bytes, peak and flops of given ways.
+/// Kept bytes, peak and work of given ways.
 Choices evaluate(const Chain& chain, std::vector<std::size_t> ways);
 
 }  // namespace trainer::planner

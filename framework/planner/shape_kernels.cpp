@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 #include <planner/attention_shapes.hpp>
 #include <planner/shape_kernels.hpp>
@@ -197,7 +198,10 @@ void install_shape_kernels() {
   static_cast<void>(library);
 }
 
-void explain_dry_failure(const std::string& message, const std::string& who) {
+namespace {
+
+/// Throws when `message` is about a missing shape kernel or a value.
+void explain(const std::string& message, const std::string& who) {
   const std::string name = operator_in(message);
   const bool value = message.find("_local_scalar_dense") != std::string::npos ||
                      message.find("item() cannot be called on meta tensors") != std::string::npos ||
@@ -214,6 +218,20 @@ void explain_dry_failure(const std::string& message, const std::string& who) {
                   ", for which there is no shape kernel; its memory cannot be foretold. A plugin can register one for "
                   "the dispatch key Meta in its init function",
               "NO_SHAPE_KERNEL");
+}
+
+}  // namespace
+
+void explain_dry_failure(const std::string& who) {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    explain(error.what_without_backtrace(), who);
+    throw;
+  } catch (const PluginError& error) {
+    explain(error.what(), who);
+    throw;
+  }
 }
 
 }  // namespace trainer::planner

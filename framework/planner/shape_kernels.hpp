@@ -2,9 +2,7 @@
 /// without Python. They are those of the CPU, temporaries inside included, so that a dry run counts what a step does.
 #pragma once
 
-#include <c10/util/Exception.h>
 #include <planner/byte_counter.hpp>
-#include <trainer/sdk/error.hpp>
 
 #include <string>
 
@@ -14,9 +12,9 @@ namespace trainer::planner {
 /// must be called before the first dry run.
 void install_shape_kernels();
 
-/// When `message` of an exception says that an operator lacks a shape kernel, or that a value was read: throws Error
-/// (failed, NO_SHAPE_KERNEL) that names `who` and the operator. Otherwise returns.
-void explain_dry_failure(const std::string& message, const std::string& who);
+/// To be called while an exception is handled. When it says that an operator lacks a shape kernel, or that a value was
+/// read: throws Error (failed, NO_SHAPE_KERNEL) that names `who` and the operator. Otherwise throws it again.
+[[noreturn]] void explain_dry_failure(const std::string& who);
 
 /// Runs on shapes: installs the kernels and explains what fails.
 template <typename Run>
@@ -25,12 +23,8 @@ auto on_shapes(const std::string& who, const Run& run) {
   install_shape_kernels();
   try {
     return run();
-  } catch (const c10::Error& error) {
-    explain_dry_failure(error.what_without_backtrace(), who);
-    throw;
-  } catch (const PluginError& error) {
-    explain_dry_failure(error.what(), who);
-    throw;
+  } catch (...) {
+    explain_dry_failure(who);
   }
 }
 

@@ -95,7 +95,7 @@ summary = "Low-rank adapters beside linear layers (LoRA): y = W x + alpha / rank
 [[option]]
 key = "rank"
 type = "integer"
-default = 32
+default_text = "32; with init = file that of the file"
 min = 1
 max = 65536
 help = "Rank of the adapters: their size grows with it."
@@ -119,8 +119,8 @@ help = "Layers that get an adapter: the model's default list, all linear layers 
 key = "init"
 type = "string"
 default = "kaiming"
-choices = ["kaiming", "gaussian"]
-help = "Initial values of A; B starts at zero. kaiming is peft's default, gaussian that of diffusers' scripts."
+choices = ["kaiming", "gaussian", "file"]
+help = "First values of A, B being zero: kaiming is peft's default, gaussian that of diffusers' scripts. file: A and B of the LoRA in path, with its layers, ranks and alphas."
 
 [[option]]
 key = "dtype"

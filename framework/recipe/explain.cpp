@@ -73,7 +73,9 @@ std::string key_list(const std::vector<OptionSpec>& options) {
 
 std::string explain_component(const ComponentSchema& component) {
   std::string text = component.kind + " " + in_quotes(component.name) + "\n  " + component.summary + "\n";
-  return text + (component.options.empty() ? "  no options\n" : key_list(component.options));
+  text += component.options.empty() ? "  no options\n" : key_list(component.options);
+  const std::string chosen = candidates_in_words(component, "");
+  return chosen.empty() ? text : text + "  memory.budget may choose it with: " + chosen + "\n";
 }
 
 std::string explain_section(const SectionSchema& section, const ComponentList& components) {
@@ -125,6 +127,13 @@ std::string limits_in_words(const OptionSpec& spec, const std::string& quote) {
   if (!choices.empty() && others != 0) choices += " or " + type_in_words(others);
   add(choices);
   return out;
+}
+
+std::string candidates_in_words(const ComponentSchema& component, const std::string& quote) {
+  std::string text;
+  for (const Candidate& candidate : component.candidates)
+    text += (text.empty() ? "" : "; ") + (candidate.text.empty() ? "its defaults" : quote + candidate.text + quote);
+  return text;
 }
 
 std::string explain(std::string_view key, std::span<const ComponentSchema> plugins) {

@@ -1,6 +1,7 @@
 #include <recipe/fields.hpp>
 #include <recipe/load.hpp>
 #include <recipe/paths.hpp>
+#include <recipe/rules.hpp>
 #include <recipe/write.hpp>
 
 #include <algorithm>
@@ -23,10 +24,14 @@ class Flattener {
     add("run", recipe_.run, run_fields());
     add_component("model", recipe_.model, model_fields());
     add_component("text_encoder", recipe_.text_encoder, text_encoder_fields());
-    add_component("autoencoder", recipe_.autoencoder, autoencoder_fields());
+    if (recipe_.pictures()) add_component("autoencoder", recipe_.autoencoder, autoencoder_fields());
     for (std::size_t i = 0; i < recipe_.data.size(); ++i) {
       add("data." + std::to_string(i), recipe_.data[i], data_fields());
       all_.back().header = "[[data]]";
+      if (!recipe_.pictures())
+        std::erase_if(all_.back().values, [](const auto& value) {
+          return std::find(kPictureKeys.begin(), kPictureKeys.end(), value.first) != kPictureKeys.end();
+        });
     }
     add("train", recipe_.train, train_fields());
     if (recipe_.adapter) add_component("adapter", *recipe_.adapter, adapter_fields());

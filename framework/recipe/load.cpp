@@ -38,12 +38,15 @@ class RecipeReader {
     Recipe recipe;
     read_fields(recipe.run, run_fields(), "run");
     read_component(recipe.model, model_fields(), "model");
+    const ComponentSchema* objective = read_component(recipe.objective, objective_fields(), "objective");
     read_component(recipe.text_encoder, text_encoder_fields(), "text_encoder");
-    read_component(recipe.autoencoder, autoencoder_fields(), "autoencoder");
+    if (objective == nullptr || objective->needs_the("pictures"))
+      read_component(recipe.autoencoder, autoencoder_fields(), "autoencoder");
+    else
+      refuse_autoencoder(*objective);
     read_data(recipe.data);
     read_fields(recipe.train, train_fields(), "train");
     if (root_.find("adapter") != nullptr) read_component(recipe.adapter.emplace(), adapter_fields(), "adapter");
-    read_component(recipe.objective, objective_fields(), "objective");
     read_fields(recipe.optimizer, optimizer_fields(), "optimizer");
     read_memory(recipe.memory);
     read_component(recipe.placement, placement_fields(), "placement");
@@ -80,12 +83,36 @@ class RecipeReader {
     assign_fields(target, fields, read_table(node, position_of(node), section, specs, {}, reading_));
   }
 
-  /// A section that chooses a component by `kind` and holds its options.
+  void refuse_autoencoder(const ComponentSchema& objective) {
+    if (const Node* node = root_.find("autoencoder"))
+      reading_.problems.add(node->position, "autoencoder: the objective " + in_quotes(objective.name) +
+                                                " trains on texts, there is nothing to encode; leave the section out");
+  }
+
+  /// The keys of a section as the chosen component has them: paths of what it reads are required, others refused.
+  std::vector<OptionSpec> keys_for(const SectionSchema& section, const ComponentSchema* chosen, const Node* node) {
+    std::vector<OptionSpec> keys = section.options;
+    if (section.component != "text_encoder" || chosen == nullptr) return keys;
+    for (OptionSpec& spec : keys) {
+      const std::string what = spec.key == "path" ? "weights" : spec.key;
+      if (spec.key != "path" && spec.key != "tokenizer") continue;
+      const bool needed = chosen->needs_the(what);
+      spec.required = needed && (spec.required || !chosen->needs_the("weights"));
+      if (const Node* given = node == nullptr ? nullptr : node->find(spec.key); given != nullptr && !needed)
+        reading_.problems.add(given->position, section.name + "." + spec.key + ": " + in_quotes(chosen->name) +
+                                                   " reads no " + what + "; leave the key out");
+    }
+    return keys;
+  }
+
+  /// A section that chooses a component by `kind` and holds its options. Returns the component, nullptr if unknown.
   template <typename Struct>
-  void read_component(Struct& target, const std::vector<Field<Struct>>& fields, const std::string& section) {
+  const ComponentSchema* read_component(Struct& target, const std::vector<Field<Struct>>& fields,
+                                        const std::string& section) {
     const Node* node = root_.find(section);
     const SectionSchema& own = schema(section);
     const ComponentSchema* chosen = choose(own, node);
+    const std::vector<OptionSpec> keys = keys_for(own, chosen, node);
     std::vector<std::string> others;
     // Options of a component nobody knows cannot be checked; the unknown kind is the mistake to report.
     if (chosen == nullptr && node != nullptr && node->is_table()) {
@@ -96,12 +123,13 @@ class RecipeReader {
         if (!known) others.push_back(entry.key);
       }
     }
-    const auto specs = join(own.options, chosen == nullptr ? nullptr : &chosen->options);
+    const auto specs = join(keys, chosen == nullptr ? nullptr : &chosen->options);
     Table values = read_table(node, position_of(node), section, specs, others, reading_);
     assign_fields(target, fields, values);
     for (const OptionSpec& option : own.options) values.erase(option.key);
     target.options = Options(section, std::move(values));
     target.position = position_of(node);
+    return chosen;
   }
 
   /// The schema named by the section's `kind`, or its default; nullptr after reporting.
@@ -229,6 +257,7 @@ Recipe load(const std::string& file, std::span<const std::string> overrides,
   reading.problems.throw_if_any(ExitCode::bad_recipe);
   recipe.paths_as_written = std::move(reading.paths_as_written);
   fill_in_paths(recipe);
+  fill_in_rank(recipe);
   return recipe;
 }
 
@@ -248,6 +277,7 @@ Recipe defaults() {
   take(recipe.text_encoder, "text_encoder", "text_encoder", "mistral");
   take(recipe.autoencoder, "autoencoder", "autoencoder", "flux2_vae");
   take(recipe.adapter.emplace(), "adapter", "adapter", "lora");
+  fill_in_rank(recipe);
   take(recipe.objective, "objective", "objective", "flow_matching");
   take(recipe.placement, "placement", "placement", "single");
   return recipe;

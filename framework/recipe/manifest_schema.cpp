@@ -57,6 +57,14 @@ bool is_dotted_name(std::string_view text) {
   return is_name(text);
 }
 
+/// Whether a table has a (dotted) key.
+bool is_given(const Node& table, std::string_view key) {
+  const Node* node = &table;
+  for (std::size_t dot; node != nullptr && (dot = key.find('.')) != std::string_view::npos; key.remove_prefix(dot + 1))
+    node = node->find(key.substr(0, dot));
+  return node != nullptr && node->find(key) != nullptr;
+}
+
 template <typename T>
 T get_or(const Table& values, std::string_view key, T otherwise) {
   const auto it = values.find(key);
@@ -94,7 +102,10 @@ class ManifestReader {
       reading_.problems.add(root_.find("name")->position, "name: only a-z, 0-9 and _ are allowed");
     }
     check_kind();
+    read_needs();
     read_options();
+    reading_.problems.throw_if_any(ExitCode::plugin_rejected);  // candidates are read by the options
+    read_candidates();
     reading_.problems.throw_if_any(ExitCode::plugin_rejected);
     return std::move(schema_);
   }
@@ -123,6 +134,31 @@ class ManifestReader {
                                                             did_you_mean(schema_.kind, kinds) + "; valid: " + valid);
   }
 
+  /// Absent: what components of the kind have always been given.
+  void read_needs() {
+    using Needs = std::vector<std::string>;
+    const std::vector<Needs> choices = schema_.kind == "objective" ? std::vector<Needs>{{"pictures"}, {"texts"}}
+                                       : schema_.kind == "text_encoder"
+                                           ? std::vector<Needs>{{"weights", "tokenizer"}, {"tokenizer"}, {}}
+                                           : std::vector<Needs>{{}};
+    schema_.needs = choices.front();
+    const Node* node = root_.find("needs");
+    if (node == nullptr) return;
+    const Value value = read_value(*node, {.key = "needs", .type = kStringList}, "needs", reading_);
+    if (value.empty()) return;
+    schema_.needs.clear();
+    for (const Value& item : *value.get_if<Array>()) schema_.needs.push_back(*item.get_if<std::string>());
+    if (std::find(choices.begin(), choices.end(), schema_.needs) != choices.end()) return;
+    std::string valid;
+    for (const Needs& choice : choices) {
+      std::string list;
+      for (const std::string& one : choice) list += (list.empty() ? "" : ", ") + in_quotes(one);
+      valid += (valid.empty() ? "[" : " or [") + list + "]";
+    }
+    reading_.problems.add(node->position,
+                          "needs: a component of kind " + in_quotes(schema_.kind) + " may have " + valid);
+  }
+
   void read_options() {
     const Node* options = root_.find("option");
     if (options == nullptr) return;
@@ -139,6 +175,33 @@ class ManifestReader {
                                      [&](const OptionSpec& other) { return other.key == option.same_as; });
       if (!known) reading_.problems.add(options->position, "same_as of " + in_quotes(option.key) + " names no option");
     }
+  }
+
+  void read_candidates() {
+    const Node* candidates = root_.find("candidate");
+    if (candidates == nullptr) return;
+    const auto* items = candidates->get_if<Node::List>();
+    if (items == nullptr) {
+      reading_.problems.add(candidates->position,
+                            "candidate: expected a list of tables ([[candidate]]), found " + describe(*candidates));
+      return;
+    }
+    if (schema_.kind != "memory")
+      reading_.problems.add(candidates->position, "candidate: the planner chooses memory strategies only, this is " +
+                                                      in_quotes(schema_.kind));
+    for (const Node& item : *items) read_candidate(item);
+  }
+
+  void read_candidate(const Node& node) {
+    Candidate candidate;
+    candidate.options = read_table(&node, node.position, "candidate", pointers(schema_.options), {}, reading_);
+    for (const OptionSpec& option : schema_.options)
+      if (is_given(node, option.key))
+        candidate.text += (candidate.text.empty() ? "" : ", ") + option.key + " = " +
+                          toml_text(candidate.options.find(option.key)->second);
+    for (const Candidate& other : schema_.candidates)
+      if (equal({other.options}, {candidate.options})) reading_.problems.add(node.position, "candidate: given twice");
+    schema_.candidates.push_back(std::move(candidate));
   }
 
   void read_option(const Node& node) {
@@ -228,6 +291,10 @@ class ManifestReader {
 };
 
 }  // namespace
+
+bool ComponentSchema::needs_the(std::string_view what) const {
+  return std::find(needs.begin(), needs.end(), what) != needs.end();
+}
 
 ComponentSchema parse_component_schema(std::string_view manifest, const std::string& file) {
   try {

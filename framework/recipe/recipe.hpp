@@ -31,8 +31,8 @@ struct Run {
 /// A model, encoder, objective, ...: which one, the framework's keys of its section (those it has), and its options.
 struct Component {
   std::string kind;            ///< name of the plugin or built-in
-  std::string path;            ///< weights; model, text_encoder, autoencoder
-  std::string tokenizer;       ///< text_encoder; load() fills in the folder "tokenizer" beside `path`
+  std::string path;            ///< weights; empty if the component reads none; of an adapter the LoRA to start from
+  std::string tokenizer;       ///< text_encoder; load() fills in the folder "tokenizer" beside `path`; empty as `path`
   std::string dtype = "bf16";  ///< model, text_encoder, autoencoder: "bf16" or "fp32"
   std::string device;          ///< text_encoder, autoencoder: empty means the first device of the placement
   Options options;             ///< every key of the component's schema
@@ -74,6 +74,7 @@ struct Optimizer {
 struct Memory {
   std::vector<std::string> strategies;
   int64_t budget = 0;                 ///< bytes; 0: none given
+  std::string verify = "first";       ///< "first" or "always": when recomputed blocks are checked
   std::vector<Component> components;  ///< one for each of `strategies`, in that order
 };
 
@@ -110,7 +111,8 @@ struct Metrics {
 
 struct Recipe {
   Run run;
-  Component model, text_encoder, autoencoder;
+  Component model, text_encoder;
+  Component autoencoder;   ///< its kind is empty when the objective trains on texts alone
   std::vector<Data> data;  ///< at least one
   Train train;
   std::optional<Component> adapter;  ///< absent: all parameters are trained
@@ -122,6 +124,9 @@ struct Recipe {
   Checkpoint checkpoint;
   Cache cache;
   Metrics metrics;
+
+  /// Whether samples are pictures with captions; otherwise texts.
+  [[nodiscard]] bool pictures() const { return !autoencoder.kind.empty(); }
 
   std::string file;  ///< the recipe file as it was named
   /// Dotted key -> the path as the user wrote it, for outputs that must not carry absolute paths.

@@ -44,7 +44,9 @@ std::string table(const std::vector<OptionSpec>& options) {
 std::string component(const ComponentSchema& schema) {
   const std::string heading =
       schema.kind == "memory" ? "[memory." + schema.name + "]" : "kind = \"" + schema.name + "\"";
+  const std::string chosen = candidates_in_words(schema, "`");
   return "\n### `" + heading + "`\n\n" + schema.summary + "\n" +
+         (chosen.empty() ? "" : "\n`memory.budget` may choose it with: " + chosen + ".\n") +
          (schema.options.empty() ? "\nNo options.\n" : table(schema.options));
 }
 

@@ -4,6 +4,7 @@
 #include <recipe/write.hpp>
 
 #include <filesystem>
+#include <utility>
 
 namespace trainer::recipe {
 namespace {
@@ -23,6 +24,8 @@ class Rules {
     check_memory();
     check_devices();
     check_data();
+    if (!recipe_.pictures()) check_texts();
+    check_adapter();
   }
 
  private:
@@ -137,6 +140,33 @@ class Rules {
     }
   }
 
+  /// What is about pictures has no meaning for texts; nothing is silently ignored.
+  void check_texts() {
+    const std::string why = ": the objective " + in_quotes(recipe_.objective.kind) + " trains on texts alone; ";
+    const Node* data = root_.find("data");
+    const auto* sources = data == nullptr ? nullptr : data->get_if<Node::List>();
+    for (std::size_t i = 0; sources != nullptr && i < sources->size(); ++i)
+      for (const std::string_view key : kPictureKeys)
+        if (const Node* node = (*sources)[i].find(key))
+          problems_.add(node->position,
+                        "data." + std::to_string(i) + "." + std::string(key) + why + "leave the key out");
+    if (!recipe_.sample.prompts.empty())
+      problems_.add(at("sample", "prompts"), "sample.prompts" + why + "there is nothing to draw");
+  }
+
+  void check_adapter() {
+    if (!recipe_.adapter) return;
+    const Table& options = recipe_.adapter->options.values();
+    const auto it = options.find("init");
+    const auto* init = it == options.end() ? nullptr : it->second.get_if<std::string>();
+    if (init == nullptr) return;
+    const bool from_file = *init == "file", path = !recipe_.adapter->path.empty();
+    if (from_file && !path)
+      problems_.add(at("adapter", "init"), "adapter.init: \"file\" needs adapter.path, the LoRA to start from");
+    if (path && !from_file)
+      problems_.add(at("adapter", "path"), "adapter.path: it is only used with adapter.init = \"file\"");
+  }
+
   const Recipe& recipe_;
   const Node& root_;
   Problems& problems_;
@@ -153,11 +183,21 @@ std::string name_from(const std::string& file) {
 
 void check_rules(const Recipe& recipe, const Node& root, Problems& problems) { Rules(recipe, root, problems).check(); }
 
+void fill_in_rank(Recipe& recipe) {
+  if (!recipe.adapter || !recipe.adapter->path.empty()) return;
+  Table values = recipe.adapter->options.values();
+  const auto rank = values.find("rank"), alpha = values.find("alpha");
+  if (recipe.adapter->kind != "lora" || rank == values.end() || !rank->second.empty()) return;
+  rank->second = {kDefaultRank};
+  if (alpha != values.end() && alpha->second.empty()) alpha->second = {static_cast<double>(kDefaultRank)};
+  recipe.adapter->options = Options("adapter", std::move(values));
+}
+
 void fill_in_paths(Recipe& recipe) {
   if (recipe.run.name.empty()) recipe.run.name = name_from(recipe.file);
   if (recipe.run.output.empty()) recipe.run.output = absolute_path("runs/" + recipe.run.name, {}, true);
   if (recipe.cache.folder.empty()) recipe.cache.folder = recipe.run.output + "/cache";
-  if (recipe.text_encoder.tokenizer.empty()) {
+  if (recipe.text_encoder.tokenizer.empty() && !recipe.text_encoder.path.empty()) {
     recipe.text_encoder.tokenizer = (fs::path(recipe.text_encoder.path).parent_path() / "tokenizer").string();
   }
 }

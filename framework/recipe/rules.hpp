@@ -6,6 +6,7 @@
 #include <recipe/problems.hpp>
 #include <recipe/schema.hpp>
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,8 +27,15 @@ class ComponentList {
   std::vector<const ComponentSchema*> all_;
 };
 
+/// Keys of [[data]] that are about pictures: texts have none of them.
+inline constexpr std::array<std::string_view, 6> kPictureKeys = {"metadata", "caption",    "resolution",
+                                                                 "crop",     "max_aspect", "upscale"};
+
 /// Rules that involve several keys, or a format the schema does not know.
 void check_rules(const Recipe& recipe, const Node& root, Problems& problems);
+
+/// The rank of a LoRA that starts fresh; one from a file takes the file's.
+void fill_in_rank(Recipe& recipe);
 
 /// Fills in what follows from other keys: run.name, run.output, text_encoder.tokenizer, cache.folder.
 void fill_in_paths(Recipe& recipe);

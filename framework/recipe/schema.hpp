@@ -51,12 +51,23 @@ struct OptionSpec {
   bool from_working_folder = false;             ///< paths: relative to the current folder, not the recipe's
 };
 
+/// Options of a memory strategy with which the planner may choose it (`[[candidate]]` of its manifest).
+struct Candidate {
+  Table options;     ///< complete
+  std::string text;  ///< what the manifest gave, e.g. `save = ["attention"]`; "" for the defaults
+};
+
 /// What a component (plugin or built-in) can be told.
 struct ComponentSchema {
   std::string name;     ///< the value of the section's `kind` ("flux2"); for memory the name in `memory.strategies`
   std::string kind;     ///< model, text_encoder, autoencoder, objective, adapter, memory, placement
   std::string summary;  ///< one sentence
   std::vector<OptionSpec> options;
+  /// What the rest of the recipe must give it. Objective: "pictures" (with captions) or "texts" alone; text encoder:
+  /// "weights" and "tokenizer", "tokenizer", or nothing. Other kinds: empty.
+  std::vector<std::string> needs{};
+  [[nodiscard]] bool needs_the(std::string_view what) const;
+  std::vector<Candidate> candidates{};  ///< memory strategies: what `memory.budget` chooses from
 };
 
 /// One table of the recipe.
@@ -69,11 +80,15 @@ struct SectionSchema {
   std::vector<OptionSpec> options{};  ///< the keys the framework reads
 };
 
-/// Reads `name`, `kind`, `summary` and the `[[option]]` tables of a plugin manifest; other keys are the loader's.
+/// Reads `name`, `kind`, `summary`, `needs`, the `[[option]]` and the `[[candidate]]` tables of a plugin manifest;
+/// other keys are the loader's. A candidate holds values for options of the component, checked like those of a recipe.
 /// Option keys: key, type, default, default_text, same_as, required, min, max, above, multiple_of, min_items,
 /// max_items, choices, unit, help, alias, must_exist. `file` names the manifest in messages. Throws Error
 /// (plugin_rejected) listing every mistake as file:line:col, among them a default that breaks its own rules.
 ComponentSchema parse_component_schema(std::string_view manifest, const std::string& file);
+
+/// Of a LoRA that starts fresh and is told no rank.
+inline constexpr int64_t kDefaultRank = 32;
 
 /// The components that are part of the framework: objective `flow_matching`, adapter `lora`.
 const std::vector<ComponentSchema>& builtin_components();

@@ -20,7 +20,8 @@ const std::vector<SectionSchema>& sections() {
        .component = "autoencoder",
        .options = specs_of(autoencoder_fields())},
       {.name = "data",
-       .summary = "A source of pictures; the table may be given several times.",
+       .summary = "A source of pictures with captions, or of texts where the objective trains on texts; the table may "
+                  "be given several times.",
        .repeated = true,
        .options = specs_of(data_fields())},
       {.name = "train", .summary = "Batches, clipping and what is averaged.", .options = specs_of(train_fields())},

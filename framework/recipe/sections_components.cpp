@@ -62,7 +62,15 @@ const std::vector<Field<Component>>& autoencoder_fields() {
 }
 
 const std::vector<Field<Component>>& adapter_fields() {
-  static const std::vector<Field<Component>> fields = {kind_field("lora")};
+  static const std::vector<Field<Component>> fields = {
+      kind_field("lora"),
+      field(&Component::path, {.key = "path",
+                               .type = kPath,
+                               .fallback_text = "none",
+                               .help = "LoRA file to start from, in any format the model knows (docs/lora-formats.md); "
+                                       "for lora together with init = \"file\".",
+                               .must_exist = true}),
+  };
   return fields;
 }
 
@@ -94,6 +102,13 @@ const std::vector<Field<Memory>>& memory_fields() {
                               .fallback_text = "none",
                               .help = "Device memory the run may use, like \"22GB\": the planner then chooses the "
                                       "strategies. Excludes strategies."}),
+      field(&Memory::verify,
+            {.key = "verify",
+             .choices = {"first", "always"},
+             .help =
+                 "When a recomputed block is checked for reading what it does not declare, and for computing the same "
+                 "bits by the same operations with gradients, without and again: the first time with each shape, or "
+                 "always, which costs two more forwards a step. For the debugging of model plugins."}),
   };
   return fields;
 }

@@ -7,6 +7,7 @@
 #include <train/assemble.hpp>
 #include <train/device.hpp>
 #include <train/part_costs.hpp>
+#include <train/planned.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
@@ -52,15 +53,15 @@ class LongestText final : public Tokenizer {
 
 }  // namespace
 
+LoraFamily lora_family(const ModelComponent& component) {
+  return component.lora_family != nullptr ? component.lora_family() : adapter::plain_family(component.name);
+}
+
 at::ScalarType dtype_of(const std::string& name) { return name == "fp32" ? at::kFloat : at::kBFloat16; }
 
 Assembly::Assembly(const Request& request, Use use) : use_(use), loader_(make_loader(request)) {
   recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()),
                          {.paths_must_exist = use == Use::run});
-  if (recipe_.memory.budget > 0)
-    throw Error(ExitCode::bad_recipe,
-                "memory.budget: the planner is not part of this version; name the strategies in "
-                "memory.strategies");
   devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
   std::vector<at::Device> all = devices_;
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
@@ -68,28 +69,30 @@ Assembly::Assembly(const Request& request, Use use) : use_(use), loader_(make_lo
   if (use_ != Use::plan) open_devices(all, request);
 }
 
+bool Assembly::on_shapes(ModelUse use) const { return use_ == Use::plan || use == ModelUse::dry; }
+
 std::shared_ptr<WeightSource> Assembly::readable(std::shared_ptr<WeightSource> file) const {
-  return use_ == Use::plan ? planner::shapes_of(std::move(file)) : file;
+  return use_ == Use::plan && file != nullptr ? planner::shapes_of(std::move(file)) : file;
 }
 
-at::Device Assembly::model_device() const { return use_ == Use::plan ? at::Device(at::kMeta) : devices_.front(); }
-
 std::shared_ptr<WeightSource> Assembly::text_encoder_weights() {
+  if (recipe_.text_encoder.path.empty()) return nullptr;
   return open_files(recipe_.text_encoder.path, "text_encoder");
 }
 
 std::shared_ptr<WeightSource> Assembly::autoencoder_weights() { return open_files(recipe_.autoencoder.path, "vae"); }
 
 std::shared_ptr<text::SdkTokenizer> Assembly::tokenizer() {
+  if (recipe_.text_encoder.tokenizer.empty()) return nullptr;
   return text::SdkTokenizer::load(recipe_.text_encoder.tokenizer);
 }
 
 EncoderContext Assembly::encoder_context(const recipe::Component& component,
                                          std::shared_ptr<WeightSource> files) const {
-  const std::string config = config_of(dynamic_cast<const weights::ModelFiles&>(*files));
+  const std::string config = files ? config_of(dynamic_cast<const weights::ModelFiles&>(*files)) : "";
   EncoderContext context{component.options, readable(std::move(files)), config, nullptr};
   context.dtype = dtype_of(component.dtype);
-  context.device = use_ == Use::plan ? model_device() : device_of(component, devices_).front();
+  context.device = use_ == Use::plan ? at::Device(at::kMeta) : device_of(component, devices_).front();
   return context;
 }
 
@@ -128,6 +131,25 @@ std::unique_ptr<MemoryStrategy> Assembly::memory_strategy(const recipe::Componen
   });
 }
 
+MemoryStack Assembly::planned_stack(const BudgetPlan& plan) {
+  Candidates candidates = make_candidates(loader_);
+  std::vector<MemoryStack::Named> strategies;
+  for (CandidateStrategy& format : candidates.formats)
+    if (format.label == plan.format)
+      strategies.push_back({format.name, std::move(format.strategy), cache::options_identity(format.options)});
+  if (plan.format != "none" && strategies.empty())
+    throw Error(ExitCode::bad_input,
+                "the plan packs weights with \"" + plan.format + "\", which no plugin of this program offers now");
+  auto recompute = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
+  std::vector<std::size_t> ways;
+  for (const PlannedBlock& block : plan.blocks) ways.push_back(recompute->way(block.way));
+  recompute->set(std::move(ways));
+  strategies.push_back({"memory.budget", std::move(recompute)});
+  return MemoryStack(std::move(strategies));
+}
+
+MemoryStack Assembly::memory_stack() { return plan_ ? planned_stack(*plan_) : memory_stack(recipe_.memory.strategies); }
+
 MemoryStack Assembly::memory_stack(const std::vector<std::string>& names) {
   std::vector<MemoryStack::Named> strategies;
   for (const recipe::Component& component : recipe_.memory.components)
@@ -155,26 +177,29 @@ std::unique_ptr<Model> Assembly::create_model(const LoadedModel& loaded, const s
   });
 }
 
-LoadedModel Assembly::load_model(ModelUse use) {
+LoadedModel Assembly::load_model(ModelUse use) { return load_model(use, memory_stack()); }
+
+LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
   const recipe::Component& component = recipe_.model;
   loader_.require("model", component.kind);
   const ModelComponent& offered = loader_.registry().models.find(component.kind)->second;
   LoadedModel loaded;
-  loaded.memory = memory_stack(recipe_.memory.strategies);
+  loaded.memory = std::move(memory);
   const auto files = open_files(component.path, "transformer");
-  loaded.source = readable(files);
+  loaded.source = on_shapes(use) ? planner::shapes_of(files) : files;
   if (offered.map_weights != nullptr)
     loaded.source = plugin::guard(component.kind, "map_weights", [&] { return offered.map_weights(loaded.source); });
   BuildOptions options;
   options.dtype = dtype_of(component.dtype);
-  options.device = model_device();
-  options.trained = use == ModelUse::train && !recipe_.adapter;
+  options.device = on_shapes(use) ? at::Device(at::kMeta) : devices_.front();
+  options.trained = (use == ModelUse::train || use == ModelUse::dry) && !recipe_.adapter;
   options.headers_only = true;
   options.format = loaded.memory.format();
   if (options.trained && options.format != nullptr)
     throw Error(ExitCode::bad_recipe,
                 "memory.strategies: a strategy packs the weights, but without [adapter] they are "
                 "trained; add an adapter or leave the strategy out");
+  loaded.lora_family = lora_family(offered);
   // First from headers alone: the placement needs the blocks, and the weights need the placement.
   const std::string config = config_of(*files);
   SourceBuilder headers(*loaded.source, options);
@@ -184,7 +209,7 @@ LoadedModel Assembly::load_model(ModelUse use) {
   request.micro_batches = recipe_.train.batch_size / recipe_.train.micro_batch_size;
   loaded.parts = request;
   loaded.placement = plan_placement(request);
-  if (use_ == Use::plan) {
+  if (on_shapes(use)) {
     loaded.placement.prologue = loaded.placement.epilogue = at::kMeta;
     loaded.placement.blocks.assign(loaded.placement.blocks.size(), at::kMeta);
     loaded.placement.schedule.clear();
@@ -207,12 +232,17 @@ LoadedModel Assembly::load_model(ModelUse use) {
   return loaded;
 }
 
-std::unique_ptr<Adapter> Assembly::adapter() {
+std::unique_ptr<Adapter> Assembly::adapter(const LoraFamily& family, std::span<const Linear> layers) {
   const recipe::Component& component = *recipe_.adapter;
   loader_.require("adapter", component.kind);
-  return plugin::guard(component.kind, "create", [&] {
+  auto made = plugin::guard(component.kind, "create", [&] {
     return loader_.registry().adapters.find(component.kind)->second.create(component.options);
   });
+  if (component.path.empty()) return made;
+  adapter::LoraFile lora = adapter::read_lora(component.path, family);
+  adapter::check_layers(component.path, lora.layers, layers);
+  plugin::guard(component.kind, "start_from", [&] { made->start_from(std::move(lora.layers)); });
+  return made;
 }
 
 void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
@@ -220,9 +250,9 @@ void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
     loaded.trained = trained_parameters(loaded.inventory);
     return;
   }
-  loaded.adapter = adapter();
+  loaded.adapter = adapter(loaded.lora_family, loaded.inventory.linears);
   loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
-  if (use != ModelUse::train) return;
+  if (use != ModelUse::train && use != ModelUse::dry) return;
   loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed),
                                    [&](const std::string& layer) { return loaded.devices.of(layer); });
 }

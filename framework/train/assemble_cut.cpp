@@ -80,7 +80,6 @@ LoadedModel Assembly::load_cut_model(const std::vector<std::string>& strategies,
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   if (random_weights)
     loaded.source = std::make_shared<prove::RandomSource>(named_shapes(*loaded.source), seed, "random weights");
-  if (recipe_.adapter) loaded.adapter = adapter();
   BuildOptions options;
   options.dtype = dtype_of(component.dtype);
   options.device = devices_.front();
@@ -90,7 +89,10 @@ LoadedModel Assembly::load_cut_model(const std::vector<std::string>& strategies,
   const std::string config = files->config().value_or("");
   // Twice from headers: the placement needs the blocks, and the layers need the placement.
   SourceBuilder headers(*loaded.source, options);
-  const Cut outline = cut(create_model(loaded, config, headers), headers.inventory(), loaded.adapter.get());
+  std::unique_ptr<Model> whole = create_model(loaded, config, headers);
+  loaded.lora_family = lora_family(loader_.registry().models.find(component.kind)->second);
+  if (recipe_.adapter) loaded.adapter = adapter(loaded.lora_family, headers.inventory().linears);
+  const Cut outline = cut(std::move(whole), headers.inventory(), loaded.adapter.get());
   loaded.parts = placement_request(*outline.model, outline.inventory, *loaded.source, options);
   loaded.parts.micro_batches = recipe_.train.batch_size / recipe_.train.micro_batch_size;
   loaded.parts.devices = placed ? devices_ : std::vector{devices_.front()};

@@ -5,6 +5,7 @@
 #include <data/source.hpp>
 #include <sampling/guidance.hpp>
 #include <train/cache_phase.hpp>
+#include <train/recipe_budget.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
@@ -32,12 +33,12 @@ std::string component_identity(Assembly& assembly, const std::string& kind, cons
 }
 
 cache::EncoderIdentity identity_of(Assembly& assembly, const std::string& kind, const recipe::Component& component,
-                                   const WeightSource& weights) {
+                                   const WeightSource* weights) {
   cache::EncoderIdentity identity;
   identity.name = component.kind;
   identity.component = component_identity(assembly, kind, component.kind);
-  const auto& files = dynamic_cast<const weights::ModelFiles&>(weights);
-  identity.weights = files.identity() + " " + xxh128(files.config().value_or(""));
+  if (const auto* files = dynamic_cast<const weights::ModelFiles*>(weights))
+    identity.weights = files->identity() + " " + xxh128(files->config().value_or(""));
   identity.options = cache::options_identity(component.options);
   identity.dtype = component.dtype;
   return identity;
@@ -46,10 +47,14 @@ cache::EncoderIdentity identity_of(Assembly& assembly, const std::string& kind, 
 cache::Encoders encoders_of(Assembly& assembly) {
   cache::Encoders encoders;
   const recipe::Recipe& recipe = assembly.recipe();
-  encoders.autoencoder = identity_of(assembly, "autoencoder", recipe.autoencoder, *assembly.autoencoder_weights());
-  encoders.text_encoder = identity_of(assembly, "text_encoder", recipe.text_encoder, *assembly.text_encoder_weights());
-  encoders.text_encoder.tokenizer = assembly.tokenizer()->content_hash();
-  encoders.make_autoencoder = [&assembly] { return assembly.autoencoder(); };
+  encoders.text_encoder =
+      identity_of(assembly, "text_encoder", recipe.text_encoder, assembly.text_encoder_weights().get());
+  if (const auto tokenizer = assembly.tokenizer()) encoders.text_encoder.tokenizer = tokenizer->content_hash();
+  if (recipe.pictures()) {
+    encoders.autoencoder =
+        identity_of(assembly, "autoencoder", recipe.autoencoder, assembly.autoencoder_weights().get());
+    encoders.make_autoencoder = [&assembly] { return assembly.autoencoder(); };
+  }
   encoders.make_text_encoder = [&assembly] { return assembly.text_encoder(); };
   return encoders;
 }
@@ -123,13 +128,15 @@ metrics::ConsoleOptions console_options(const Request& request) {
 Prepared prepare(Assembly& assembly, metrics::Console& console) {
   const recipe::Recipe& recipe = assembly.recipe();
   const cache::Store store(recipe.cache.folder);
-  const int64_t multiple = assembly.autoencoder()->spatial_factor();
-  data::Dataset dataset = data::scan(recipe.data, {.multiple = multiple});
+  const int64_t multiple = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;
+  data::Dataset dataset =
+      recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
   const cache::Encoders encoders = encoders_of(assembly);
   cache::Built built =
       cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders, build_options(console));
   Prepared prepared;
   prepared.pictures = dataset.samples.size();
+  prepared.largest = largest_of(dataset);
   prepared.notes = dataset.notes;
   prepared.notes.insert(prepared.notes.end(), built.notes.begin(), built.notes.end());
   prepared.latents_made = static_cast<int64_t>(built.latents_made);

@@ -1,6 +1,7 @@
 /// @file The phase before training: scan the data, encode what the cache lacks, free the encoders.
 #pragma once
 
+#include <data/buckets.hpp>
 #include <metrics/console.hpp>
 #include <train/assemble.hpp>
 #include <train/batch_source.hpp>
@@ -16,7 +17,8 @@ namespace trainer::train {
 struct Prepared {
   std::unique_ptr<BatchSource> batches;
   SamplePlan samples;                           ///< of the recipe's [sample]; no prompts: nothing is drawn
-  std::size_t pictures = 0;                     ///< in the data set, without repeats
+  data::Bucket largest;                         ///< size with the most pixels of the data set, 0 x 0 without pictures
+  std::size_t pictures = 0;                     ///< or texts, in the data set, without repeats
   std::vector<std::string> notes;               ///< for the user
   std::string encoders_identity;                ///< hash of encoder weights, tokenizer and options, for checkpoints
   std::string data_identity;                    ///< hash of pictures, captions and sizes in order, for checkpoints

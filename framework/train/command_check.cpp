@@ -7,6 +7,7 @@
 #include <train/cache_phase.hpp>
 #include <train/commands.hpp>
 #include <train/placement_report.hpp>
+#include <train/recipe_budget.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -41,7 +42,8 @@ class Findings {
       std::printf("%s\n", json.dump(2).c_str());
       return static_cast<int>(exit_code_);
     }
-    for (const auto& [name, text] : facts_) std::printf("ok     %-14s %s\n", name.c_str(), text.c_str());
+    for (const auto& [name, text] : facts_)
+      std::printf("ok     %-14s %s%s", name.c_str(), text.c_str(), text.ends_with('\n') ? "" : "\n");
     for (const auto& [name, text] : errors_) std::printf("ERROR  %-14s %s\n", name.c_str(), text.c_str());
     if (errors_.empty())
       std::printf("The recipe is ready to run.\n");
@@ -59,7 +61,8 @@ class Findings {
   ExitCode exit_code_ = ExitCode::done;
 };
 
-std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request) {
+std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request, data::Bucket& largest) {
+  if (!recipe.pictures()) return std::to_string(data::scan_texts(recipe.data).samples.size()) + " texts";
   metrics::Console console(console_options(request));
   data::ScanOptions options;
   options.multiple = multiple;
@@ -69,6 +72,7 @@ std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Req
       console.phase(static_cast<int64_t>(done), static_cast<int64_t>(total), "pictures");
     };
   const data::Dataset dataset = data::scan(recipe.data, options);
+  largest = largest_of(dataset);
   std::vector<std::string> sizes;
   for (const data::Sample& sample : dataset.samples)
     if (std::find(sizes.begin(), sizes.end(), sample.bucket.text()) == sizes.end())
@@ -79,12 +83,12 @@ std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Req
   return text;
 }
 
-/// The model's required inputs must come from the objective, the text encoder or the data.
+/// The model's required inputs must come from the objective, or from text encoder and data: those have a shape.
 void check_inputs(const Model& model, const Objective& objective) {
   std::vector<std::string> provided = objective.provides();
   provided.push_back("prompt_embeds");
   for (const InputSpec& input : model.inputs())
-    if (input.required && std::find(provided.begin(), provided.end(), input.name) == provided.end())
+    if (input.required && !input.shape && std::find(provided.begin(), provided.end(), input.name) == provided.end())
       throw Error(ExitCode::bad_recipe, "the model needs the input \"" + input.name + "\" (" + input.meaning +
                                             "), which neither objective nor text encoder provides");
 }
@@ -96,6 +100,14 @@ std::string check_model(Assembly& assembly) {
   if (!loaded.adapter) return text + "; all parameters are trained";
   return text + "; " + loaded.adapter->describe() + " on " + std::to_string(loaded.adapted.size()) + " of " +
          std::to_string(loaded.inventory.linears.size()) + " linear layers";
+}
+
+/// How every type of block is run, or the plan for memory.budget.
+std::string check_memory(Assembly& assembly, const std::optional<BatchShape>& batch) {
+  if (!batch) return "known when the captions are encoded";
+  if (assembly.recipe().memory.budget > 0) return describe(plan_budget(assembly, *batch));
+  return "a micro-batch of " + std::to_string(batch->samples) + ", before elision:\n" +
+         table(strategy_rows(assembly, *batch));
 }
 
 std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
@@ -122,13 +134,17 @@ int command_check(const Request& request) {
   Findings findings;
   int64_t factor = 16;
   findings.part("model", [&] { return check_model(assembly); });
-  findings.part("autoencoder", [&] {
-    const auto autoencoder = assembly.autoencoder();
-    factor = autoencoder->spatial_factor();
-    return autoencoder->describe();
-  });
+  data::Bucket largest;
+  if (recipe.pictures())
+    findings.part("autoencoder", [&] {
+      const auto autoencoder = assembly.autoencoder();
+      factor = autoencoder->spatial_factor();
+      return autoencoder->describe();
+    });
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
-  findings.part("data", [&] { return check_data(recipe, factor, request); });
+  findings.part("data", [&] { return check_data(recipe, factor, request, largest); });
+  if (largest.width > 0)
+    findings.part("memory", [&] { return check_memory(assembly, foretold_shape(assembly, largest, factor)); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
   findings.part("disk", [&] { return check_disk(recipe); });
   return findings.print(request.json);

@@ -4,19 +4,20 @@
 #include <nlohmann/json.hpp>
 #include <plugin/loader.hpp>
 #include <train/commands.hpp>
+#include <train/inspect.hpp>
 #include <train/model_builder.hpp>
 #include <weights/convert.hpp>
 #include <weights/model_files.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
-#include <set>
 
 namespace trainer::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+constexpr uint64_t kReadAlways = uint64_t{1} << 30;  // values of smaller files are looked at without being asked
 
 /// As the file format names it, e.g. "BF16".
 std::string dtype_text(at::ScalarType type) {
@@ -49,42 +50,14 @@ void add_totals(Json& json, const weights::ModelFiles& files) {
   if (!files.metadata().empty()) json["metadata"] = files.metadata();
 }
 
-struct LoraNames {
-  const char *down, *up, *format;
-};
-constexpr LoraNames kLoraNames[] = {{".lora_A.weight", ".lora_B.weight", "diffusers / peft"},
-                                    {".lora_down.weight", ".lora_up.weight", "kohya"},
-                                    {".lora_A.default.weight", ".lora_B.default.weight", "DiffSynth"}};
-
-bool inspect_lora(Json& json, weights::ModelFiles& files) {
-  for (const auto& [down, up, format] : kLoraNames) {
-    std::set<int64_t> ranks;
-    std::set<std::string> prefixes;
-    std::size_t layers = 0;
-    bool alpha = false;
-    for (const std::string& name : files.names()) {
-      alpha = alpha || name.ends_with(".alpha");
-      if (!name.ends_with(down)) continue;
-      const std::vector<int64_t>& shape = files.find(name)->shape;
-      if (shape.empty())
-        throw Error(ExitCode::bad_input, files.describe() + ": \"" + name + "\" is a single number, not a LoRA matrix");
-      ++layers;
-      ranks.insert(shape.front());
-      prefixes.insert(name.substr(0, name.find_first_of("._")));
-    }
-    if (layers == 0) continue;
-    json["what"] = "LoRA";
-    json["format"] = std::string(format) + " names (" + (down + 1) + ", " + (up + 1) + ")";
-    json["prefixes"] = prefixes;
-    json["layers"] = layers;
-    json["ranks"] = ranks;
-    json["alpha"] = alpha ? "stored per layer" : "none stored: readers apply alpha = rank";
-    bool finite = true;
-    for (const std::string& name : files.names()) finite = finite && weights::all_finite(files.read(name));
-    json["finite"] = finite;
-    return true;
+void add_finite(Json& json, weights::ModelFiles& files) {
+  Json bad = Json::array();
+  for (const std::string& name : files.names()) {
+    const at::ScalarType dtype = files.find(name)->dtype;
+    if (dtype != at::ScalarType::Undefined && !weights::all_finite(files.read(name))) bad.push_back(name);
   }
-  return false;
+  json["finite"] = bad.empty();
+  if (!bad.empty()) json["not_finite"] = std::move(bad);
 }
 
 /// Asks every model plugin whether it recognises the tensors.
@@ -117,8 +90,34 @@ bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files
   return false;
 }
 
+bool has(const weights::ModelFiles& files, std::initializer_list<std::string_view> parts) {
+  const std::vector<std::string> names = files.names();
+  return std::all_of(parts.begin(), parts.end(), [&](std::string_view part) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return name.find(part) != std::string::npos; });
+  });
+}
+
+/// An entry of the cache or a checkpoint's part; empty for files that are not of our run folders.
+std::string kind_of_ours(const weights::ModelFiles& files) {
+  const auto format = files.metadata().find("format");
+  if (format != files.metadata().end() && format->second.starts_with("trainer cache entry"))
+    return files.metadata().count("kind") != 0 ? "cache entry: " + files.metadata().at("kind") : "cache entry";
+  if (has(files, {"param.", "optim."})) return "part of a checkpoint: inspect its folder";
+  return {};
+}
+
+/// What the names that other programs give tell.
+std::string kind_by_content(const weights::ModelFiles& files) {
+  if (std::string ours = kind_of_ours(files); !ours.empty()) return ours;
+  if (has(files, {"encoder.", "decoder.", "conv"})) return "autoencoder (VAE)";
+  if (has(files, {"embed_tokens", "layers.0.", "self_attn"})) return "text encoder (language model)";
+  return "tensors";
+}
+
 void inspect_unknown(Json& json, const weights::ModelFiles& files) {
-  json["what"] = "tensors";
+  const std::string kind = kind_by_content(files);
+  json["what"] = kind;
   if (files.config()) {
     const Json config = Json::parse(*files.config(), nullptr, /*allow_exceptions=*/false);
     for (const char* key : {"_class_name", "architectures", "model_type"}) {
@@ -126,7 +125,7 @@ void inspect_unknown(Json& json, const weights::ModelFiles& files) {
       const Json& value = config.at(key);
       json["config"][key] = value;
       const Json& name = value.is_array() && !value.empty() ? value.front() : value;
-      if (json["what"] == "tensors" && name.is_string()) json["what"] = "tensors of " + name.get<std::string>();
+      if (json["what"] == kind && name.is_string()) json["what"] = kind + " of " + name.get<std::string>();
     }
   }
   json["names"] = Json::array();
@@ -177,8 +176,11 @@ int command_inspect(const Request& request) {
   } else {
     const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(path);
     plugin::Loader loader(request.plugins);
-    if (!inspect_lora(json, *files) && !inspect_model(json, files, loader)) inspect_unknown(json, *files);
+    const bool ours = !kind_of_ours(*files).empty();
+    if (ours || (!inspect_lora(json, *files, loader) && !inspect_model(json, files, loader)))
+      inspect_unknown(json, *files);
     add_totals(json, *files);
+    if (request.values || files->total_bytes() < kReadAlways) add_finite(json, *files);
   }
   if (request.json)
     std::printf("%s\n", json.dump(2).c_str());

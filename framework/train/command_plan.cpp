@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <train/commands.hpp>
 #include <train/plan.hpp>
+#include <train/recipe_budget.hpp>
 
 #include <cstdio>
 #include <map>
@@ -107,10 +108,29 @@ void print_text(const Plan& plan) {
               text_of(plan.ram()).c_str());
 }
 
+/// With memory.budget: the strategies are what the planner makes of it.
+void choose_strategies(Assembly& assembly, bool quiet) {
+  if (assembly.recipe().memory.budget == 0) return;
+  int64_t factor = 16;  // of an autoencoder that is not there yet
+  try {
+    factor = assembly.autoencoder()->spatial_factor();
+  } catch (const std::exception&) {
+  }
+  const auto batch = foretold_shape(assembly, largest_of(assembly.recipe(), factor), factor);
+  if (!batch)
+    throw Error(ExitCode::unavailable, "the model \"" + assembly.recipe().model.kind +
+                                           "\" does not declare the shapes of its inputs, so no batch is known before "
+                                           "the cache is made");
+  const BudgetPlan chosen = plan_budget(assembly, *batch);
+  assembly.use_plan(chosen);
+  if (!quiet) std::printf("%s\n", describe(chosen).c_str());
+}
+
 }  // namespace
 
 int command_plan(const Request& request) {
   Assembly assembly(request, Assembly::Use::plan);
+  choose_strategies(assembly, request.json);
   const Plan plan = make_plan(assembly);
   if (request.json)
     print_json(plan);

@@ -233,6 +233,11 @@ void print_table(const Proof& proof) {
 
 int command_prove(const Request& request) {
   Assembly assembly(request, Assembly::Use::prove);
+  if (assembly.recipe().memory.budget > 0)
+    throw Error(
+        ExitCode::bad_recipe,
+        "memory.budget: `prove` compares the strategies that a recipe names; put what `trainer plan` chose into "
+        "memory.strategies to prove it");
   Proof proof = Prover(assembly, request.random_weights).prove();
   const Strangers strangers = strangers_of(assembly.recipe(), assembly.loader());
   if (!strangers.empty() && proof.passed())

@@ -13,14 +13,18 @@ namespace trainer::train {
 int command_sample(const Request& request) {
   Assembly assembly(request);
   metrics::Console console(console_options(request));
+  if (!assembly.recipe().pictures())
+    throw Error(ExitCode::bad_recipe, "the objective \"" + assembly.recipe().objective.kind +
+                                          "\" trains on texts alone: there is nothing to draw");
   const std::vector<std::string>& prompts =
       request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
-  if (!request.lora.empty()) weights::TensorFile(request.lora);  // a wrong file is told before captions are encoded
+  if (!request.lora.empty())
+    weights::TensorFile(request.lora, {weights::Profile::compat});  // before captions are encoded
   const SamplePlan plan = prepare_samples(assembly, prompts, console);
   LoadedModel loaded = assembly.load_model(ModelUse::sample);
-  if (!request.lora.empty()) apply_exported(loaded, request.lora);
+  if (!request.lora.empty()) apply_lora(loaded, request.lora);
   const Pictures pictures = draw(
       loaded, plan, [&] { return assembly.autoencoder(); },
       [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });

@@ -71,7 +71,7 @@ class Watched final : public Objective {
   [[nodiscard]] Example prepare(const Batch& batch, const Model& model, const Random& random) const override {
     return parts_.objective.prepare(batch, model, random);
   }
-  [[nodiscard]] at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const override {
+  [[nodiscard]] at::Tensor loss(const Example& example, const Prediction& predict) const override {
     at::Tensor loss = parts_.objective.loss(example, predict);
     if (loss.requires_grad())
       loss.register_hook([this](const at::Tensor& grad) {

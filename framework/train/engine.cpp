@@ -20,6 +20,7 @@ int dispatch(const std::string& command, const Request& request) {
       {"run", command_run},       {"check", command_check},     {"cache", command_cache},
       {"sample", command_sample}, {"inspect", command_inspect}, {"plugins_check", command_plugins_check},
       {"doctor", command_doctor}, {"prove", command_prove},     {"plan", command_plan},
+      {"export", command_export}, {"explain", command_explain},
   };
   if (request.quiet) set_log_level(LogLevel::warning);
   // One host thread issues everything: backward runs in sequence order, recomputes included.

@@ -1,8 +1,5 @@
-/// @file What a run hands to other programs: the trained adapter (or model) as one safetensors file.
-///
-/// An adapter is written in the form that most programs read (diffusers and ComfyUI among them): the model's canonical
-/// (diffusers) names with its prefix, lora_A / lora_B, alpha folded into B, no alpha tensors. Nothing personal goes
-/// into the metadata.
+/// @file What a run hands to other programs: the trained adapter (or model) as one safetensors file; and LoRA files put
+/// onto a model. The formats are adapter/lora_file.hpp's.
 #pragma once
 
 #include <train/assemble.hpp>
@@ -12,11 +9,13 @@
 
 namespace trainer::train {
 
-/// Writes `file` and returns it. Throws Error: non_finite (nothing is written), io.
+/// Writes `file` and returns it: an adapter in the first format of the model's family (for FLUX.2 the one most programs
+/// read: diffusers' names, alpha folded into B), or the trained weights in the dtypes of the original. Throws Error:
+/// non_finite (nothing is written), io.
 std::filesystem::path export_trained(const LoadedModel& loaded, const std::filesystem::path& file, int64_t step);
 
-/// Puts an exported adapter onto a model loaded for sampling; also one that diffusers saved, with the alpha it states.
-/// Throws Error (bad_input) naming every tensor that fits no layer, and every layer of which only half is there.
-void apply_exported(LoadedModel& loaded, const std::filesystem::path& file);
+/// Puts a LoRA of any format of the family onto a model loaded for sampling. Throws Error (bad_input), see read_lora
+/// and check_layers.
+void apply_lora(LoadedModel& loaded, const std::filesystem::path& file);
 
 }  // namespace trainer::train

@@ -20,17 +20,17 @@ bool finite(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 Flow run_blocks(Model& model, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
-                VerifiedSites* verified, int64_t micro_batch) {
+                RecomputeState* state, int64_t micro_batch) {
   for (std::size_t i = first; i < end; ++i)
-    flow.carried = run_block(*model.blocks()[i], flow, memory.run_at(site_of(model, i, micro_batch), verified));
+    flow.carried = run_block(*model.blocks()[i], flow, memory.run_at(site_of(model, i, micro_batch), state));
   return flow;
 }
 
 at::Tensor forward_loss(Model& model, const Objective& objective, const Example& example, const MemoryStack& memory,
-                        VerifiedSites& verified, int64_t micro_batch) {
+                        RecomputeState& state, int64_t micro_batch) {
   const Flow flow =
-      run_blocks(model, model.prologue(example.inputs), 0, model.blocks().size(), memory, &verified, micro_batch);
-  return objective.loss(example, [&] { return model.epilogue(flow); });
+      run_blocks(model, model.prologue(example.inputs), 0, model.blocks().size(), memory, &state, micro_batch);
+  return objective.loss(example, Prediction(model, flow));
 }
 
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory) {

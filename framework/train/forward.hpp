@@ -8,13 +8,13 @@
 
 namespace trainer::train {
 
-/// Blocks [first, end) of the chain. `verified` may be null.
+/// Blocks [first, end) of the chain. `state` may be null.
 Flow run_blocks(Model& model, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
-                VerifiedSites* verified, int64_t micro_batch);
+                RecomputeState* state, int64_t micro_batch);
 
 /// The graph of one micro-batch's loss (fp32 scalar), for a model on one device.
 at::Tensor forward_loss(Model& model, const Objective& objective, const Example& example, const MemoryStack& memory,
-                        VerifiedSites& verified, int64_t micro_batch);
+                        RecomputeState& state, int64_t micro_batch);
 
 /// The prediction without gradients, for samples; on the epilogue's device.
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory, const PlacementPlan& plan);

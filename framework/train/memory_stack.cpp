@@ -43,7 +43,7 @@ void MemoryStack::check_promises() {
   }
 }
 
-BlockRun MemoryStack::run_at(const Site& site, VerifiedSites* verified) const {
+BlockRun MemoryStack::run_at(const Site& site, RecomputeState* state) const {
   BlockRun run;
   run.site = site;
   if (policy_ != nullptr) {
@@ -58,7 +58,7 @@ BlockRun MemoryStack::run_at(const Site& site, VerifiedSites* verified) const {
   }
   run.store = store_;
   run.residency = residency_;
-  run.verified = verified;
+  run.state = state;
   return run;
 }
 

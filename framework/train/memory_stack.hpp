@@ -39,7 +39,7 @@ class MemoryStack {
   void check_promises();
   /// How one block is run at `site`. Throws PluginError when the policy answers otherwise than it did for this block
   /// before: micro-batches of a step would be treated differently.
-  [[nodiscard]] BlockRun run_at(const Site& site, VerifiedSites* verified) const;
+  [[nodiscard]] BlockRun run_at(const Site& site, RecomputeState* state) const;
 
  private:
   std::vector<Named> strategies_;

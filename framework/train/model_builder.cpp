@@ -36,7 +36,7 @@ void SourceBuilder::require_shape(const std::string& name, const std::vector<int
 void SourceBuilder::refuse_scaled(const std::string& name) const {
   const std::vector<std::string> scales = scales_of(source_, name);
   // When only headers are read no format is asked: it may be one that knows the scales.
-  if (scales.empty() || (options_.headers_only && options_.format != nullptr && !options_.trained)) return;
+  if (scales.empty() || (options_.headers_only && options_.format != nullptr && !trains(name))) return;
   throw Error(ExitCode::bad_input,
               source_.describe() + ": tensor \"" + name + "\" is packed, with scales in \"" + scales.front() +
                   "\"; frozen layers can use it with memory.strategies = [\"fp8_weight_only\"]; to train the weight "
@@ -46,11 +46,12 @@ void SourceBuilder::refuse_scaled(const std::string& name) const {
 
 at::Tensor SourceBuilder::read(const std::string& name, at::Device device) {
   const at::Tensor stored = source_.read(name);
-  const at::ScalarType dtype = options_.trained ? at::kFloat : options_.dtype;
+  const bool trained = trains(name);
+  const at::ScalarType dtype = trained ? at::kFloat : options_.dtype;
   // A copy even where the dtype is right: the stored tensor may be a view of the mapped file.
   at::Tensor tensor = stored.to(stored.options().dtype(dtype).device(device), /*non_blocking=*/false, /*copy=*/true);
   inventory_.weight_bytes += static_cast<int64_t>(tensor.nbytes());
-  return tensor.requires_grad_(options_.trained);
+  return tensor.requires_grad_(trained);
 }
 
 at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_t>& shape, at::Device device) {
@@ -63,7 +64,7 @@ at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_
 void SourceBuilder::fill(LinearState& state) {
   const std::string weight = state.name + ".weight";
   const at::Device device = device_of(state.name);
-  if (!options_.trained && options_.format != nullptr)
+  if (!trains(weight) && options_.format != nullptr)
     state.frozen = options_.format->pack(state, weight, source_, options_.dtype);
   if (state.frozen) {
     state.frozen->to(device);
@@ -71,7 +72,7 @@ void SourceBuilder::fill(LinearState& state) {
     return;
   }
   refuse_scaled(weight);
-  if (options_.trained)
+  if (trains(weight))
     state.weight->value() = read(weight, device);
   else
     state.frozen = std::make_shared<DenseWeight>(read(weight, device));
@@ -82,14 +83,17 @@ Linear SourceBuilder::linear(const std::string& name, int64_t in, int64_t out, b
   state->name = name;
   state->in = in;
   state->out = out;
+  state->spared = spared();
   const std::string weight = name + ".weight";
   require_shape(weight, {out, in});
   inventory_.parameter_count += in * out;
-  if (options_.trained) state->weight = std::make_shared<Parameter>(weight, at::Tensor());
+  note_spared(weight);
+  if (trains(weight)) state->weight = std::make_shared<Parameter>(weight, at::Tensor());
   if (options_.headers_only)
     refuse_scaled(weight);
   else
     fill(*state);
+  note_spared(name + ".bias");
   if (bias) state->bias = std::make_shared<Parameter>(name + ".bias", load(name + ".bias", {out}, device_of(name)));
   inventory_.linears.emplace_back(state);
   return inventory_.linears.back();
@@ -108,6 +112,7 @@ void SourceBuilder::materialise(std::span<const Linear> linears, std::span<const
 }
 
 ParameterPtr SourceBuilder::parameter(const std::string& name, const std::vector<int64_t>& shape) {
+  note_spared(name);
   inventory_.parameters.push_back(std::make_shared<Parameter>(name, load(name, shape, device_of(name))));
   return inventory_.parameters.back();
 }

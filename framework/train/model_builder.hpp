@@ -3,6 +3,7 @@
 
 #include <trainer/sdk/memory.hpp>
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,11 @@ class SourceBuilder final : public ModelBuilder {
   void materialise(std::span<const Linear> linears, std::span<const ParameterPtr> parameters);
 
  private:
+  /// Remembers what is made while the model spares it from training.
+  void note_spared(const std::string& name) {
+    if (spared()) spared_names_.insert(name);
+  }
+  [[nodiscard]] bool trains(const std::string& name) const { return options_.trained && !spared_names_.contains(name); }
   void require_shape(const std::string& name, const std::vector<int64_t>& shape) const;
   /// A packed weight without its scales would be another weight: throws Error (bad_input, MODEL_SCALES).
   void refuse_scaled(const std::string& name) const;
@@ -57,6 +63,7 @@ class SourceBuilder final : public ModelBuilder {
   WeightSource& source_;
   BuildOptions options_;
   Inventory inventory_;
+  std::set<std::string> spared_names_;
 };
 
 /// All trained tensors of an inventory, each once: layers in order, then other parameters.

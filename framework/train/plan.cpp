@@ -68,6 +68,7 @@ class Planner {
 
  private:
   void learn_factor() {
+    if (!recipe_.pictures()) return;
     static_cast<void>(phase("autoencoder", [&] {
       factor_ = assembly_.autoencoder()->spatial_factor();
       return std::string();
@@ -145,6 +146,7 @@ class Planner {
       static_cast<void>(assembly_.text_encoder()->encode(captions));
       return std::string();
     });
+    if (!recipe_.pictures()) return text;
     const PhasePlan pictures = phase("cache", [&] {
       const at::NoGradGuard no_grad;
       const data::Bucket bucket = largest_bucket();

@@ -10,10 +10,14 @@ Request parse_request(const std::string& text) {
   request.overrides = json.value("set", std::vector<std::string>{});
   request.resume = json.value("resume", "auto");
   request.file = json.value("file", "");
+  request.strategy = json.value("strategy", "");
   request.lora = json.value("lora", "");
   request.output = json.value("output", "");
-  request.prompts = json.value("prompts", std::vector<std::string>{});
+  request.format = json.value("format", "");
   request.model = json.value("model", "");
+  request.force = json.value("force", false);
+  request.values = json.value("values", false);
+  request.prompts = json.value("prompts", std::vector<std::string>{});
   request.random_weights = json.value("random_weights", false);
   request.json = json.value("json", false);
   request.quiet = json.value("quiet", false);

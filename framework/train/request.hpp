@@ -13,10 +13,14 @@ struct Request {
   std::string recipe;                  ///< recipe file, for the commands that take one
   std::vector<std::string> overrides;  ///< texts of --set
   std::string resume = "auto";         ///< auto, never, required or a checkpoint folder
-  std::string file;                    ///< of inspect and plugins check
+  std::string file;                    ///< of export, inspect and plugins check
+  std::string strategy;                ///< of explain: a memory strategy
   std::string lora, output;            ///< of sample
   std::vector<std::string> prompts;    ///< of sample
-  std::string model;                   ///< of plugins check: folder with weights
+  std::string format;                  ///< of export, which also has `file` and `output`
+  std::string model;                   ///< of export: kind of the model; of plugins check: folder with weights
+  bool force = false;                  ///< of export
+  bool values = false;                 ///< of inspect: read all values, however large the file
   bool random_weights = false;         ///< of prove
   bool json = false, quiet = false;
   std::filesystem::path libtorch, images;

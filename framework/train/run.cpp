@@ -10,7 +10,9 @@
 #include <recipe/load.hpp>
 #include <train/attestation.hpp>
 #include <train/export.hpp>
+#include <train/recipe_budget.hpp>
 #include <train/run.hpp>
+#include <weights/model_files.hpp>
 
 #include <algorithm>
 #include <array>
@@ -64,6 +66,9 @@ bool harmless(const std::string& key) {
                                         "autoencoder.device"};
   return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
 }
+
+/// What memory.budget led to; a resume goes on with it.
+constexpr auto kPlanFile = "plan.json";
 
 /// A file that is gone when its user is, also when that throws.
 struct TemporaryFile {
@@ -138,6 +143,7 @@ void Run::check_resume() const {
 void Run::prepare() {
   prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_); });
   for (const std::string& note : prepared_.notes) log_info(note);
+  plan_memory();
   loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
@@ -152,6 +158,23 @@ void Run::prepare() {
   if (recipe_.metrics.tensorboard) tensorboard_.emplace(folder_ / "tb", steps_done());
 }
 
+void Run::plan_memory() {
+  if (recipe_.memory.budget == 0) return;
+  const bool named = request_.resume != "auto" && request_.resume != "never" && request_.resume != "required";
+  // A checkpoint lies in RUN/ckpt/step-N; without one there is nothing that a plan would have to match.
+  const fs::path from = named ? fs::absolute(request_.resume).parent_path().parent_path() : folder_;
+  std::optional<BudgetPlan> plan;
+  if (const fs::path file = from / kPlanFile; (named || !store_.steps().empty()) && fs::exists(file))
+    plan = parse_plan(read_file(file, 1 << 24, "plan"), file.string());
+  if (!plan || plan->budget != recipe_.memory.budget)
+    plan = plan_budget(assembly_, batch_shape(*prepared_.batches, prepared_.largest, prepared_.samples.factor),
+                       plan ? plan->format : "");
+  assembly_.use_plan(*plan);
+  write_file_atomically(folder_ / kPlanFile, to_json(*plan));
+  console_.clear();
+  log_info(describe(*plan));
+}
+
 void Run::announce() const {
   int64_t trained = 0;
   for (const Parameter* parameter : loaded_.trained) trained += parameter->value().numel();
@@ -162,8 +185,9 @@ void Run::announce() const {
   else
     log_info("all " + format_count(trained) + " parameters are trained");
   const std::string done = std::to_string(steps_done()), steps = std::to_string(recipe_.run.steps);
-  log_info(std::to_string(prepared_.pictures) + " pictures, batch " + std::to_string(recipe_.train.batch_size) + ", " +
-           steps + " steps" + (steps_done() > 0 ? ", going on after step " + done : ""));
+  log_info(std::to_string(prepared_.pictures) + (recipe_.pictures() ? " pictures" : " texts") + ", batch " +
+           std::to_string(recipe_.train.batch_size) + ", " + steps + " steps" +
+           (steps_done() > 0 ? ", going on after step " + done : ""));
   if (steps_done() >= recipe_.run.steps)
     log_info("nothing to train: step " + done + " of " + steps +
              " is done. To train longer raise run.steps; to start "
@@ -219,7 +243,8 @@ void Run::resume() {
   }
   first_step_ = step;
   trainer_.emplace(std::move(parts), step);
-  trainer_->verified_sites().name_of = [this](const at::Tensor& leaf) {
+  trainer_->recompute_state().always = recipe_.memory.verify == "always";
+  trainer_->recompute_state().name_of = [this](const at::Tensor& leaf) {
     for (const Parameter* parameter : loaded_.trained)
       if (parameter->value().is_same(leaf)) return parameter->name();
     return std::string();
@@ -253,18 +278,22 @@ void Run::compare_content(const checkpoint::Loaded& saved) const {
     if (key == "data") require_same(key, value, "the pictures or captions");
     if (key == "model") require_same(key, value, "the weights in " + recipe_.model.path);
     if (key == "encoders") require_same(key, value, "text encoder, tokenizer or autoencoder");
+    if (key == "start") require_same(key, value, "the values of the LoRA in " + recipe_.adapter->path);
     if (key == "formats") require_same(key, value, "the weight formats in memory.strategies");
   }
 }
 
 std::map<std::string, std::string> Run::fingerprints() const {
-  return {{"trainer", TRAINER_VERSION},
-          {"torch", TORCH_VERSION},
-          {"threads", std::to_string(at::get_num_threads())},
-          {"data", prepared_.data_identity},
-          {"encoders", prepared_.encoders_identity},
-          {"formats", loaded_.memory.format_name()},
-          {"model", loaded_.source->identity()}};
+  std::map<std::string, std::string> all{{"trainer", TRAINER_VERSION},
+                                         {"torch", TORCH_VERSION},
+                                         {"threads", std::to_string(at::get_num_threads())},
+                                         {"data", prepared_.data_identity},
+                                         {"encoders", prepared_.encoders_identity},
+                                         {"formats", loaded_.memory.format_name()},
+                                         {"model", loaded_.source->identity()}};
+  if (recipe_.adapter && !recipe_.adapter->path.empty())
+    all["start"] = weights::ModelFiles::open(recipe_.adapter->path)->identity();
+  return all;
 }
 
 Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }
@@ -292,7 +321,7 @@ void Run::log_recompute() {
   if (recompute_logged_) return;
   recompute_logged_ = true;
   console_.clear();
-  for (const auto& [type, r] : trainer_->verified_sites().reports) {
+  for (const auto& [type, r] : trainer_->recompute_state().reports) {
     char text[256];
     std::snprintf(text, sizeof text,
                   "recompute of \"%s\" blocks: %lld of %lld heavy operations run again, %lld kept (%s a block), elided "
@@ -325,8 +354,7 @@ void Run::save_on_the_way() {
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::io) throw;
     // A full disk may have room again at the next save; nothing that was saved before is lost.
-    console_.clear();
-    log_warning("step " + std::to_string(steps_done()) + " is not completely saved, training goes on: " + error.what());
+    warn("step " + std::to_string(steps_done()) + " is not completely saved, training goes on: " + error.what());
   }
 }
 
@@ -393,10 +421,9 @@ fs::path Run::save_checkpoint(Save when) {
   progress.threads = at::get_num_threads();
   progress.loss = loss_;
   progress.recipe = recipe::to_toml(recipe_);
-  trainer_->verified_sites().recheck_elision();
+  trainer_->recompute_state().recheck_elision();
   const auto note = [this](const std::string& problem) {
-    console_.clear();
-    log_warning("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
+    warn("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
   };
   checkpoint::Patience patience;
   if (when == Save::at_the_end) patience.room = std::chrono::seconds(recipe_.checkpoint.final_save_wait);
@@ -409,16 +436,15 @@ fs::path Run::save_checkpoint(Save when) {
   try {
     store_.rotate(recipe_.checkpoint.keep);
   } catch (const Error& error) {  // too many checkpoints are no reason to end a run
-    console_.clear();
-    log_warning(std::string("older checkpoints stay: ") + error.what());
+    warn(std::string("older checkpoints stay: ") + error.what());
   }
   return last_checkpoint_;
 }
 
 fs::path Run::export_file() const {
-  const char* kind = loaded_.adapter ? "lora" : "model";
-  make_folders(folder_ / kind);
-  return folder_ / kind / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".safetensors");
+  const fs::path folder = folder_ / (loaded_.adapter ? "lora" : "model");
+  make_folders(folder);
+  return folder / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".safetensors");
 }
 
 fs::path Run::grid_file() const {

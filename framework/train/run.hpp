@@ -1,6 +1,7 @@
 /// @file One training run: its folder, its live parts, and what happens at steps besides training.
 #pragma once
 
+#include <base/log.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <checkpoint/store.hpp>
 #include <metrics/console.hpp>
@@ -36,6 +37,8 @@ class Run {
  private:
   /// Whether the folder allows what --resume asks, before anything expensive. Throws Error (locked, not_found).
   void check_resume() const;
+  /// With memory.budget: plans, or takes the plan that the run to go on from was trained with.
+  void plan_memory();
   void announce() const;
   /// Warns of plugins that nothing proved, and writes into run.json which plugins did not come with the program.
   void note_attestation() const;
@@ -48,6 +51,7 @@ class Run {
   void log_step(const StepReport& report);
   void log_recompute();
   void draw_samples(const std::string& title);
+  void warn(const std::string& text) { console_.clear(), log_warning(text); }
   enum class Save { on_the_way, at_the_end };
   /// A save at the end waits for room on a full disk; one on the way fails, and training goes on.
   std::filesystem::path save_checkpoint(Save when);

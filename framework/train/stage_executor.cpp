@@ -79,10 +79,10 @@ struct Graph {
 /// The state of one call of `run`.
 class StageExecutor::Step {
  public:
-  Step(StageExecutor& executor, std::size_t micro_batches, const StageInputs& inputs, VerifiedSites& verified)
+  Step(StageExecutor& executor, std::size_t micro_batches, const StageInputs& inputs, RecomputeState& state)
       : executor_(executor),
         inputs_(inputs),
-        verified_(verified),
+        recompute_state_(state),
         losses_(micro_batches),
         examples_(micro_batches),
         forward_(micro_batches),
@@ -106,11 +106,11 @@ class StageExecutor::Step {
     Graph& graph = graphs_[index][micro];
     plugin::guard(executor_.plugins_, "forward", [&] {
       Flow flow = stage.prologue ? executor_.model_.prologue(examples_[micro].inputs) : unpack(index, micro, graph);
-      flow = run_blocks(executor_.model_, std::move(flow), stage.first, stage.end, executor_.memory_, &verified_,
+      flow = run_blocks(executor_.model_, std::move(flow), stage.first, stage.end, executor_.memory_, &recompute_state_,
                         static_cast<int64_t>(micro));
       if (stage.epilogue) {
         const Example& example = examples_[micro];
-        graph.loss = executor_.objective_.loss(example, [&] { return executor_.model_.epilogue(flow); });
+        graph.loss = executor_.objective_.loss(example, Prediction(executor_.model_, flow));
         losses_[micro] = graph.loss.detach();
       } else {
         hand_over(index, micro, graph, flow);
@@ -187,7 +187,7 @@ class StageExecutor::Step {
 
   StageExecutor& executor_;
   const StageInputs& inputs_;
-  VerifiedSites& verified_;
+  RecomputeState& recompute_state_;
   std::vector<at::Tensor> losses_;
   std::vector<Example> examples_;
   std::vector<FlowParcel> forward_;         ///< what the next stage of a micro-batch receives
@@ -206,9 +206,9 @@ StageExecutor::StageExecutor(Model& model, const Objective& objective, const Mem
 StageExecutor::~StageExecutor() = default;
 StageExecutor::StageExecutor(StageExecutor&&) noexcept = default;
 
-std::vector<at::Tensor> StageExecutor::run(int64_t micro_batches, const StageInputs& inputs, VerifiedSites& verified) {
+std::vector<at::Tensor> StageExecutor::run(int64_t micro_batches, const StageInputs& inputs, RecomputeState& state) {
   const OneHostThread one_thread;
-  Step step(*this, static_cast<std::size_t>(micro_batches), inputs, verified);
+  Step step(*this, static_cast<std::size_t>(micro_batches), inputs, state);
   for (const ScheduleStep& task : plan_.schedule) step.run(task);
   return step.losses();
 }

@@ -38,7 +38,7 @@ class StageExecutor {
   /// Forward and backward of all micro-batches in the order of the schedule. Adds the gradients of their mean loss to
   /// the parameters' `.grad()`, each stage's in the order of the micro-batches. Returns the losses (detached scalars on
   /// the epilogue's device). A throw leaves nothing behind but gradients.
-  std::vector<at::Tensor> run(int64_t micro_batches, const StageInputs& inputs, VerifiedSites& verified);
+  std::vector<at::Tensor> run(int64_t micro_batches, const StageInputs& inputs, RecomputeState& state);
 
   [[nodiscard]] const std::vector<Stage>& stages() const { return stages_; }
 

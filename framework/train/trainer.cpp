@@ -50,7 +50,7 @@ Example Trainer::example(int64_t micro) const {
 std::vector<at::Tensor> Trainer::accumulate_gradients() {
   StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}};
   if (parts_.fused != nullptr) inputs.before_backward = [this](const at::Tensor& loss) { parts_.fused->watch(loss); };
-  return stages_.run(parts_.data.micro_batches(), inputs, verified_);
+  return stages_.run(parts_.data.micro_batches(), inputs, recompute_state_);
 }
 
 StepReport Trainer::step() {

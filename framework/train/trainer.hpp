@@ -52,7 +52,7 @@ class Trainer {
   void fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step);
 
   [[nodiscard]] int64_t steps_done() const { return step_; }
-  VerifiedSites& verified_sites() { return verified_; }
+  RecomputeState& recompute_state() { return recompute_state_; }
 
  private:
   /// Forward and backward of all micro-batches in the placement's order; returns their losses (detached, unscaled).
@@ -68,7 +68,7 @@ class Trainer {
   StageExecutor stages_;
   int64_t step_;                  ///< optimiser steps done
   bool first_step_done_ = false;  ///< of this process
-  VerifiedSites verified_;
+  RecomputeState recompute_state_;
 };
 
 }  // namespace trainer::train

@@ -28,7 +28,7 @@ uint64_t little_endian_u64(std::string_view bytes) {
 }
 
 /// What people most often have in place of the file they believe to have; empty when nothing is recognised.
-std::string likely_content(std::string_view prefix) {
+std::string known_content(std::string_view prefix) {
   const auto begins = [&](std::string_view with) { return prefix.substr(0, with.size()) == with; };
   if (begins("version https://git-lfs")) {
     return "; this is a Git LFS pointer, not the file it points to: run `git lfs pull` in its repository";
@@ -37,9 +37,18 @@ std::string likely_content(std::string_view prefix) {
     return "; this is a web page, often a log-in or error page saved by a download: fetch the file again";
   }
   if (begins("PK\x03\x04")) return "; this looks like a PyTorch checkpoint (zip): convert it to safetensors";
+  if (begins("\x80\x02") || begins("\x80\x04") || begins("\x80\x05")) {
+    return "; this looks like a Python pickle (.ckpt, .pt), which can run code when it is opened: convert it to "
+           "safetensors where you trust it";
+  }
   if (begins("GGUF")) return "; this is a GGUF file: get the safetensors version of the model";
   if (begins("{")) return "; this looks like a JSON file, perhaps an index: name the folder instead";
-  return "; it is damaged or not a safetensors file";
+  return {};
+}
+
+std::string likely_content(std::string_view prefix) {
+  const std::string known = known_content(prefix);
+  return known.empty() ? "; it is damaged or not a safetensors file" : known;
 }
 
 bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -149,9 +158,10 @@ uint64_t header_length(std::string_view prefix, uint64_t file_size, const std::s
              likely_content(prefix));
   }
   if (length > file_size - 8) {
+    const std::string known = known_content(prefix);
     fail(file_name, "ST_TRUNCATED_HEADER",
          "the header claims " + std::to_string(length) + " bytes, " + std::to_string(file_size - 8) + " follow" +
-             kFetch);
+             (known.empty() ? kFetch : known));
   }
   return length;
 }

@@ -218,6 +218,26 @@ class MappedWeights final : public WeightSource {
 
 }  // namespace
 
+std::vector<LayerAlias> layer_aliases() {
+  std::vector<LayerAlias> aliases;
+  const auto add = [&](std::string_view stem, std::string_view canonical_stem, std::string_view name,
+                       std::initializer_list<std::string_view> layers) {
+    if (name.find("norm") != std::string_view::npos) return;  // a scale, no layer
+    LayerAlias& alias = aliases.emplace_back();
+    alias.name = canonical_layer(std::string(stem) + std::string(name));
+    for (const std::string_view layer : layers)
+      alias.layers.push_back(canonical_layer(std::string(canonical_stem) + std::string(layer)));
+  };
+  for (const auto& [name, layers] : kFused)
+    add("double_blocks.*.", "transformer_blocks.*.", name, {layers[0], layers[1], layers[2]});
+  for (const auto& [name, layer] : kDouble) add("double_blocks.*.", "transformer_blocks.*.", name, {layer});
+  for (const auto& [name, layer] : kSingle) add("single_blocks.*.", "single_transformer_blocks.*.", name, {layer});
+  for (const auto& [name, layer] : kGlobal) add("", "", name, {layer});
+  add("", "", kFinalModulation, {"norm_out.linear.weight"});
+  aliases.back().halves_swapped = true;
+  return aliases;
+}
+
 std::shared_ptr<WeightSource> map_weights(std::shared_ptr<WeightSource> file) {
   const std::vector<std::string> names = file->names();
   const bool prefixed =

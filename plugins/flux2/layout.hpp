@@ -2,9 +2,11 @@
 /// Used by the host before the factory, see ModelComponent::map_weights.
 #pragma once
 
+#include <trainer/sdk/lora_names.hpp>
 #include <trainer/sdk/weights.hpp>
 
 #include <memory>
+#include <vector>
 
 namespace trainer::flux2 {
 
@@ -16,5 +18,8 @@ namespace trainer::flux2 {
 /// through, without the prefix. Beside a prefix, the text encoder and autoencoder of an all-in-one file are left out.
 /// Throws Error (bad_input, MODEL_KEYS) when two tensors of the file would get the same name.
 std::shared_ptr<WeightSource> map_weights(std::shared_ptr<WeightSource> file);
+
+/// Every linear layer under its original name, from the table that map_weights uses.
+std::vector<LayerAlias> layer_aliases();
 
 }  // namespace trainer::flux2

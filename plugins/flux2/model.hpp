@@ -39,7 +39,6 @@ class Flux2Model final : public Model {
   [[nodiscard]] const DiffusionTraits* diffusion() const override { return &traits_; }
   [[nodiscard]] std::optional<std::vector<std::string>> epilogue_layers() const override;
   [[nodiscard]] std::vector<std::string> default_targets() const override;
-  [[nodiscard]] std::string export_prefix() const override { return "transformer."; }
   [[nodiscard]] std::string describe() const override { return description_; }
   [[nodiscard]] const Config& config() const { return config_; }
 

@@ -2,6 +2,7 @@
 #include <trainer/sdk/plugin.hpp>
 
 #include "layout.hpp"
+#include "lora_family.hpp"
 #include "model.hpp"
 #include "names.hpp"
 
@@ -12,7 +13,7 @@ std::unique_ptr<trainer::Model> create(const trainer::ModelContext& context) {
 }
 
 void init(trainer::Registrar& registrar) {
-  registrar.add({"flux2", create, trainer::flux2::map_weights, trainer::flux2::miniature});
+  registrar.add({"flux2", create, trainer::flux2::map_weights, trainer::flux2::miniature, trainer::flux2::lora_family});
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ std::vector<Parameter*> Setup::add_adapter(const Model& model, int64_t rank) {
 }
 
 std::pair<int64_t, double> Setup::recomputed() {
-  const auto& reports = trainer_->verified_sites().reports;
+  const auto& reports = trainer_->recompute_state().reports;
   if (reports.empty()) return {-1, -1};
   std::pair<int64_t, double> sum{0, 0};
   for (const Block* block : model_->blocks()) {

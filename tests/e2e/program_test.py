@@ -21,7 +21,7 @@ from program import (
 )
 
 USAGE, REJECTED, BAD_INPUT, NOT_FOUND, UNAVAILABLE, BAD_RECIPE = 2, 3, 65, 66, 69, 78
-COMMANDS = ("run", "check", "plan", "prove", "cache", "sample", "inspect", "plugins", "explain", "doctor")
+COMMANDS = ("run", "check", "plan", "prove", "cache", "sample", "export", "inspect", "plugins", "explain", "doctor")
 BFL = ROOT / "tests/data/parity"
 
 
@@ -202,32 +202,23 @@ class Inspect(RunCase):
         run = self.folder / "run"
         self.train(run, run__steps=2)
         lora = self.inspect(run / "lora/small-2.safetensors")
-        self.assertEqual((lora["what"], lora["layers"], lora["ranks"], lora["finite"]), ("LoRA", 16, [4], True))
-        self.assertEqual(lora["prefixes"], ["transformer"])
+        self.assertEqual((lora["layers"], lora["ranks"], lora["alphas"], lora["finite"]), (16, [4], [4.0], True))
+        self.assertEqual((lora["what"], lora["format"]), ('LoRA for FLUX.2 (model plugin "flux2")', "diffusers"))
+        self.assertIn("ComfyUI", lora["read_by"])
         checkpoint = self.inspect(run / "ckpt/step-0000000002")
         self.assertEqual((checkpoint["what"], checkpoint["step"], checkpoint["whole"]), ("checkpoint", 2, True))
         file = run / "ckpt/step-0000000002/state.json"
         file.write_bytes(file.read_bytes()[:-1])
         self.expect(BAD_INPUT, ["state.json"], "inspect", file.parent)
 
-    def test_kohya_names(self):
-        run = self.folder / "run"
-        self.train(run, run__steps=1)
-        header, data = read_header(run / "lora/small-1.safetensors")
-        renamed = {
-            name.replace("lora_A", "lora_down").replace("lora_B", "lora_up"): entry for name, entry in header.items()
-        }
-        write_safetensors(self.folder / "kohya.safetensors", renamed, data)
-        self.assertIn("kohya", self.inspect(self.folder / "kohya.safetensors")["format"])
-
     def test_models(self):
         transformer = self.inspect(MODEL / "transformer")
         self.assertEqual(transformer["what"], 'model for plugin "flux2"')
         self.assertEqual(transformer["parameters"], 4688640)
         self.assertEqual(len(transformer["linear_layers"]), 43)
-        self.assertEqual(self.inspect(MODEL / "vae")["what"], "tensors of AutoencoderKLFlux2")
+        self.assertEqual(self.inspect(MODEL / "vae")["what"], "autoencoder (VAE) of AutoencoderKLFlux2")
         encoder = self.inspect(MODEL / "text_encoder")
-        self.assertEqual(encoder["what"], "tensors of Mistral3ForConditionalGeneration")
+        self.assertEqual(encoder["what"], "text encoder (language model) of Mistral3ForConditionalGeneration")
         self.assertEqual(encoder["tensors"], len(encoder["names"]))
 
     def test_single_files_of_the_other_layout(self):
@@ -292,7 +283,7 @@ class Sample(RunCase):
         )
         self.expect(
             BAD_INPUT,
-            "not a LoRA for this model",
+            "not a LoRA for",
             "sample",
             SMALL,
             "--prompt",

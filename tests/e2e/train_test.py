@@ -92,6 +92,8 @@ class Outputs(RunCase):
         """The form most programs read: A and B pairs only, and nothing personal."""
         header, _ = read_header(lora)
         metadata = header.pop("__metadata__")
+        config = json.loads(metadata.pop("lora_adapter_metadata"))
+        self.assertEqual((config["transformer.r"], config["transformer.lora_alpha"]), (16, 16))
         self.assertEqual(metadata, {"format": "pt", "software": "trainer", "step": "4"})
         self.assertEqual(len(header), 32)
         for name in header:

@@ -35,7 +35,8 @@ TEST(FusedBackward, EqualsTheUpdateAfterBackwardUnderEveryStrategy) {
   for (const prove::Subject& subject : subjects())
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
       for (const prove::Trained trained : {prove::Trained::default_targets, prove::Trained::all})
-        compare_under_every_subset({subject, dtype, trained, 1});
+        compare_under_every_subset(
+            {.subject = subject, .dtype = dtype, .trained = trained, .objective = objective_of(subject)});
 }
 
 }  // namespace

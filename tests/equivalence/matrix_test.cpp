@@ -80,7 +80,7 @@ TEST_P(Matrix, EveryTrainedTensorLearns) {
 std::vector<Setting> settings() {
   std::vector<Setting> list;
   for (const prove::Subject& subject : subjects())
-    for (const Setting& setting : prove::all_settings(subject)) list.push_back(setting);
+    for (const Setting& setting : settings_of(subject)) list.push_back(setting);
   return list;
 }
 INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()), [](const auto& info) {
@@ -93,8 +93,11 @@ INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()), [](const 
 /// nothing had happened.
 TEST(Retry, OfAStepThatDied) {
   for (const prove::Subject& subject : subjects())
-    for (const std::vector<std::string>& names : {std::vector<std::string>{}, {"full_checkpointing"}})
-      for (const Row& row : prove::check_failures(loader(), {subject, at::kFloat, Trained::default_targets, 3}, names))
+    for (const std::vector<std::string>& names : {std::vector<std::string>{},
+                                                  {"full_checkpointing"},
+                                                  {"block_swap"},
+                                                  {"block_swap", "full_checkpointing", "host_offload"}})
+      for (const Row& row : prove::check_failures(loader(), settings_of(subject)[1], names))
         EXPECT_EQ(row.verdict, Row::equal) << row.text();
 }
 

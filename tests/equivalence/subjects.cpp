@@ -25,11 +25,33 @@ plugin::Loader& loader() {
   return instance;
 }
 
+std::vector<std::string> own_strategies() {
+  std::vector<std::string> names = prove::memory_strategies(loader());
+  std::erase_if(names, [](const std::string& name) { return name == "block_swap" || name == "host_offload"; });
+  return names;
+}
+
+std::string objective_of(const prove::Subject& subject) {
+  return subject.component == "toy_lm" ? "next_token" : "flow_matching";
+}
+
+std::vector<prove::Setting> settings_of(const prove::Subject& subject) {
+  std::vector<prove::Setting> list = prove::all_settings(subject);
+  for (const prove::Setting& setting : prove::all_settings(subject)) {
+    if (setting.trained == prove::Trained::all) continue;
+    list.push_back(setting);
+    list.back().adapter = "lokr";
+  }
+  for (prove::Setting& setting : list) setting.objective = objective_of(subject);
+  return list;
+}
+
 const std::vector<prove::Subject>& subjects() {
   static const std::vector<prove::Subject> all = [] {
-    for (const char* name : {"toy", "flux2"}) loader().require("model", name);
-    std::vector<prove::Subject> list{prove::miniature_of(loader(), "conformance"),
-                                     prove::miniature_of(loader(), "toy")};
+    for (const char* name : {"toy", "toy_lm", "experts", "flux2"}) loader().require("model", name);
+    std::vector<prove::Subject> list;
+    for (const char* name : {"conformance", "toy", "toy_lm", "experts"})
+      list.push_back(prove::miniature_of(loader(), name));
     for (const auto& directory : test::parity_dirs()) {
       list.push_back(prove::model_in(loader(), "flux2", directory / "model"));
       list.back().name = "flux2 " + directory.filename().string();

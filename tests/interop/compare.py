@@ -140,6 +140,47 @@ class Lora(unittest.TestCase):
     def test_alpha_that_is_not_the_rank(self):
         self.check("scaled", 2 * 2)
 
+    def check_formats(self, name):
+        """The same LoRA in three files: diffusers reads them by three of its converters."""
+        file = WORK / f"{name}/lora/quickstart-20.safetensors"
+        reference = theirs(with_lora(self, file).transformer, inputs())
+        for kind in ("comfyui", "kohya"):
+            pipe = with_lora(self, WORK / f"{name}-{kind}.safetensors")
+            found = error(theirs(pipe.transformer, inputs()), reference)
+            here = error(ours(MODEL / "transformer", WORK / f"{name}-{kind}.safetensors"), reference)
+            print(f"{name} {kind}: diffusers {found:.2e}, ours {here:.2e}", end=" ", flush=True)
+            self.assertLess(found, 1e-6)
+            self.assertLess(here, TOLERANCE)
+
+    def test_three_formats(self):
+        self.check_formats("lora")
+
+    def test_three_formats_of_few_layers(self):
+        self.check_formats("scaled")
+
+    def test_kohya_file_with_an_alpha_of_its_own(self):
+        """As musubi-tuner writes it: fused qkv of one A, alpha 1, rank 8; read by diffusers and by us."""
+        torch.manual_seed(2)
+        width = 192
+        stem = "lora_unet_double_blocks_0_img_attn_"
+        tensors = {}
+        for layer, rows in (("qkv", 3 * width), ("proj", width)):
+            tensors[f"{stem}{layer}.lora_down.weight"] = torch.randn(8, width)
+            tensors[f"{stem}{layer}.lora_up.weight"] = torch.randn(rows, 8)
+            tensors[f"{stem}{layer}.alpha"] = torch.tensor(1.0)
+        save_file(tensors, WORK / "musubi.safetensors")
+        reference = theirs(with_lora(self, WORK / "musubi.safetensors").transformer, inputs())
+        self.assertLess(error(ours(MODEL / "transformer", WORK / "musubi.safetensors"), reference), TOLERANCE)
+        for kind in ("diffusers", "comfyui", "kohya"):
+            subprocess.run([os.environ["TRAINER_PROGRAM"], "export", WORK / "musubi.safetensors", "--format", kind,
+                            "--output", WORK / f"musubi-{kind}.safetensors"], check=True)  # fmt: skip
+            pipe = with_lora(self, WORK / f"musubi-{kind}.safetensors")
+            self.assertLess(error(theirs(pipe.transformer, inputs()), reference), 1e-6, kind)
+        back = load_file(WORK / "musubi-kohya.safetensors")
+        self.assertEqual(set(back), set(tensors))
+        for key, value in tensors.items():
+            self.assertTrue(torch.equal(back[key], value), key)
+
     def test_theirs_computes_the_same_here(self):
         """A LoRA made and saved by diffusers, with an alpha that is not its rank."""
         pipe = pipeline()

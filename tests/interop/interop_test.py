@@ -67,6 +67,11 @@ def main():
             work / "full",
             **{"sample.prompts": "[]", "train.batch_size": 2, "train.micro_batch_size": 2, "optimizer.lr": 1e-4},
         )
+        for run in ("lora", "scaled"):
+            for kind in ("comfyui", "kohya"):
+                source, output = work / f"{run}/lora/quickstart-{STEPS}.safetensors", work / f"{run}-{kind}.safetensors"
+                arguments = ["export", source, "--format", kind, "--output", output]
+                subprocess.run([os.environ["TRAINER_PROGRAM"], *arguments], check=True, stdout=subprocess.DEVNULL)
         environment = {**os.environ, "TRAINER_INTEROP_WORK": name, "HF_HUB_OFFLINE": "1"}
         compare = pathlib.Path(__file__).with_name("compare.py")
         return subprocess.run([python, compare], env=environment).returncode

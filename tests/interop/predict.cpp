@@ -2,6 +2,7 @@
 ///   interop_predict MODEL LORA|none INPUTS OUTPUT   one forward in fp32; INPUTS holds the model's inputs by name
 ///   interop_predict noise SEED INDEX CHANNELS HEIGHT WIDTH OUTPUT   the start noise of a sample, [1, C, H, W]
 #include <flux2/layout.hpp>
+#include <flux2/lora_family.hpp>
 #include <flux2/model.hpp>
 #include <sampling/sample.hpp>
 #include <train/export.hpp>
@@ -32,7 +33,8 @@ void predict(const std::string& model, const std::string& lora, const std::strin
   const Options options("model", Table{{"round_time", {false}}});
   loaded.model = std::make_unique<flux2::Flux2Model>(ModelContext{options, *loaded.source, config, builder});
   loaded.inventory = builder.inventory();
-  if (lora != "none") train::apply_exported(loaded, lora);
+  loaded.lora_family = flux2::lora_family();
+  if (lora != "none") train::apply_lora(loaded, lora);
   const weights::TensorFile file(inputs, {weights::Profile::strict, weights::ReadMode::copy});
   NamedTensors tensors;
   for (const std::string& name : file.names()) tensors[name] = file.read(name);

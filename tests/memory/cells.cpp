@@ -148,7 +148,7 @@ class Watched final : public Objective {
   [[nodiscard]] Example prepare(const Batch& batch, const Model& model, const Random& random) const override {
     return setup_.objective->prepare(batch, model, random);
   }
-  [[nodiscard]] at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const override {
+  [[nodiscard]] at::Tensor loss(const Example& example, const Prediction& predict) const override {
     at::Tensor loss = setup_.objective->loss(example, predict);
     loss.register_hook([this](const at::Tensor& grad) {
       kept = std::max(kept, held() - rest - gradient_bytes(setup_.trained));

@@ -65,7 +65,7 @@ std::vector<Parameter*> ChainModel::trained() {
   return list;
 }
 
-at::Tensor SquareObjective::loss(const Example& example, const std::function<at::Tensor()>& predict) const {
+at::Tensor SquareObjective::loss(const Example& example, const Prediction& predict) const {
   return (predict() - example.targets.find("y")->second).square().mean();
 }
 
@@ -77,7 +77,7 @@ std::vector<at::Tensor> run_step(const ChainSizes& sizes, const PlacementPlan& p
   if (recompute) strategies.push_back({"recompute", std::make_unique<testing::RecomputeAll>()});
   const train::MemoryStack memory(std::move(strategies));
   train::StageExecutor executor(model, objective, memory, plan, "chain");
-  VerifiedSites verified;
+  RecomputeState verified;
   const train::StageInputs inputs{[&](int64_t micro) {
                                     Example example;
                                     const auto key = static_cast<uint64_t>(10 + micro);

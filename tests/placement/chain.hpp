@@ -42,7 +42,7 @@ class SquareObjective final : public Objective {
  public:
   [[nodiscard]] std::vector<std::string> provides() const override { return {"x"}; }
   [[nodiscard]] Example prepare(const Batch&, const Model&, const Random&) const override { return {}; }
-  [[nodiscard]] at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const override;
+  [[nodiscard]] at::Tensor loss(const Example& example, const Prediction& predict) const override;
 };
 
 /// One step: losses and gradients on the CPU, in order. `seconds`: the virtual clocks when the last device was done.

@@ -1,5 +1,6 @@
 /// @file The equivalence matrix over placements: every model x dtype x what is trained x micro-batches x every subset
-/// of the memory strategies, split over 2 and 3 devices, against the same on one device. Not a bit may differ.
+/// of this repository's memory strategies, split over 2 and 3 devices, against the same on one device. Not a bit may
+/// differ.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +64,7 @@ std::vector<std::vector<std::string>> subsets(const std::vector<std::string>& al
 TEST_P(Matrix, ASplitEqualsOneDevice) {
   std::map<std::vector<std::string>, Trajectory> bases;  // by the strategies that pack weights
   int cells = 0;
-  for (const std::vector<std::string>& names : subsets(prove::memory_strategies(loader()))) {
+  for (const std::vector<std::string>& names : subsets(equivalence::own_strategies())) {
     if (!compatible(names)) continue;
     const std::vector<std::string> against = prove::packing(loader(), names);
     if (!bases.contains(against)) bases[against] = run_on(GetParam(), against, 1);
@@ -85,7 +86,8 @@ std::vector<Setting> settings() {
   init_devices();
   std::vector<Setting> list;
   for (const prove::Subject& subject : equivalence::subjects())
-    for (const Setting& setting : prove::all_settings(subject)) list.push_back(setting);
+    for (const Setting& setting : equivalence::settings_of(subject))
+      if (setting.adapter == "lora") list.push_back(setting);
   return list;
 }
 INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()), [](const auto& info) {
@@ -98,7 +100,8 @@ INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()), [](const 
 TEST(Placement, ASimulatedDeviceEqualsTheCpu) {
   init_devices();
   for (const prove::Subject& subject : equivalence::subjects()) {
-    const Setting setting{subject, at::kBFloat16, prove::Trained::all, 3};
+    Setting setting{subject, at::kBFloat16, prove::Trained::all, 3};
+    setting.objective = equivalence::objective_of(subject);
     const Trajectory cpu = prove::run_cell(loader(), setting, prove::stack_of(loader(), {}));
     const auto difference = prove::first_difference(run_on(setting, {}, 1), cpu);
     EXPECT_FALSE(difference) << subject.name << ": " << difference->text();

@@ -9,7 +9,7 @@
 
 namespace {
 
-std::unique_ptr<trainer::MemoryStrategy> make(const trainer::Options&) {
+[[maybe_unused]] std::unique_ptr<trainer::MemoryStrategy> make(const trainer::Options&) {
   return std::make_unique<trainer::MemoryStrategy>();
 }
 

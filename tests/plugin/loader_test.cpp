@@ -122,6 +122,8 @@ TEST(Gate, RefusesBeforeTheLibraryIsOpened) {
   } gates[] = {
       {"torch", "torch", "\"2.10.0\"", "built for LibTorch 2.10.0, this program has 2.11.0"},
       {"api", "api", "\"0.2\"", "built for SDK API 0.2, this program has 0.1"},
+      {"headers", "fingerprint", "\"sdk=0.1.0;headers=0000000000000000;asan=0\"",
+       "\n  headers: plugin 0000000000000000, program " TRAINER_SDK_HEADERS},
       {"print", "fingerprint", "\"sdk=0.1.0;asan=1\"", "\n  asan: plugin 1, program 0"},
   };
   for (const auto& gate : gates) {

@@ -27,7 +27,6 @@ class ToyModel final : public Model {
   at::Tensor epilogue(const Flow& flow) override;
   [[nodiscard]] const DiffusionTraits* diffusion() const override { return is_diffusion ? &traits_ : nullptr; }
   [[nodiscard]] std::vector<std::string> default_targets() const override { return {"block.*"}; }
-  [[nodiscard]] std::string export_prefix() const override { return "toy."; }
   [[nodiscard]] std::string describe() const override { return "toy"; }
 
   bool is_diffusion = true;

@@ -1,5 +1,6 @@
 /// @file Out-of-line destructors and defaults: vtables and typeinfo live once, in this library.
 #include <ATen/ops/slice.h>
+#include <trainer/sdk/error.hpp>
 #include <trainer/sdk/registrar.hpp>
 
 namespace trainer {
@@ -31,6 +32,14 @@ int64_t WeightFormat::bytes(const LinearState& linear, at::ScalarType compute) c
 
 at::Tensor WeightSource::read_rows(std::string_view name, int64_t begin, int64_t end) {
   return read(name).slice(0, begin, end);
+}
+
+at::Tensor Model::epilogue_slice(const Flow& flow, int64_t begin, int64_t end) {
+  return epilogue(flow).slice(-1, begin, end);
+}
+
+void Adapter::start_from(std::vector<LoraLayer>) {
+  throw Error(ExitCode::bad_recipe, "adapter.path: this kind of adapter does not start from a file");
 }
 
 }  // namespace trainer

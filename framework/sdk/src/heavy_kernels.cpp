@@ -110,8 +110,8 @@ void run_counted(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch
 
 void heavy_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::after_ADInplaceOrView_keyset;
-  OpRegion* region = active_region();
-  if (region == nullptr && counter == nullptr) {
+  const bool in_region = active_region() != nullptr, in_trace = active_trace() != nullptr;
+  if (!in_region && !in_trace && counter == nullptr) {
     op.redispatchBoxed(below, stack);
     return;
   }
@@ -119,14 +119,14 @@ void heavy_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   const std::size_t first = stack->size() - schema.arguments().size();
   const std::string name = schema.name().substr(schema.name().find("::") + 2);
   const double flops = flops_per_element(name, *stack, first);
-  if (region == nullptr) {
+  if (!in_region && !in_trace) {
     run_counted(op, below, stack, flops);
     return;
   }
   const std::string arguments = describe_arguments(schema, *stack, first);
-  OpRegion::Outputs outputs = region->call(name, arguments, flops, [&] {
+  OpRegion::Outputs outputs = heavy_call(name, arguments, flops, [&] {
     // A kept attention is only of use with its log-sum-exp, which a call without grad does not ask for.
-    for (std::size_t i = 0; i < schema.arguments().size(); ++i)
+    for (std::size_t i = 0; in_region && i < schema.arguments().size(); ++i)
       if (is_grad_dependent(schema.arguments()[i].name())) (*stack)[first + i] = true;
     run_counted(op, below, stack, flops);
     OpRegion::Outputs made(stack->end() - static_cast<std::ptrdiff_t>(schema.returns().size()), stack->end());

@@ -43,11 +43,10 @@ struct WeightHandle : torch::CustomClassHolder {
 /// As one heavy operation of the block that runs: a kept or dead product skips its dequantisation, and nothing that the
 /// weight does inside counts again.
 at::Tensor heavy_matmul(const FrozenWeight& weight, const at::Tensor& x) {
-  recompute::OpRegion* region = recompute::active_region();
-  if (region == nullptr) return weight.matmul(x);
-  return region
-      ->call("frozen_linear", "(" + recompute::text_of(x) + ")", 2.0 * static_cast<double>(x.size(-1)),
-             [&] { return recompute::OpRegion::Outputs{weight.matmul(x)}; })
+  if (recompute::active_region() == nullptr && recompute::active_trace() == nullptr) return weight.matmul(x);
+  return recompute::heavy_call("frozen_linear", "(" + recompute::text_of(x) + ")",
+                               2.0 * static_cast<double>(x.size(-1)),
+                               [&] { return recompute::OpRegion::Outputs{weight.matmul(x)}; })
       .front()
       .toTensor();
 }

@@ -131,6 +131,26 @@ std::string did_you_mean_tensor(std::string_view name, std::span<const std::stri
   return question(nearest(name, valid, 1, tensor_nearness));
 }
 
+bool matches_glob(std::string_view pattern, std::string_view text) {
+  // Iterative: on a mismatch, go back to the last star and let it take one more character.
+  std::size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      mark = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p, ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
 std::string quote_name(std::string_view text) {
   constexpr std::size_t kShown = 120;
   constexpr char kDigits[] = "0123456789abcdef";

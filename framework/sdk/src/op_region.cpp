@@ -16,6 +16,7 @@ namespace trainer::recompute {
 namespace {
 
 thread_local OpRegion* current = nullptr;
+thread_local OpTrace* current_trace = nullptr;
 
 /// Pseudo-random values of every magnitude in [1, 60000], the same every time: they must not look like any real
 /// activation, and must cross any threshold that a bias moves values away from. Each fits every floating dtype but fp8.
@@ -60,8 +61,23 @@ int64_t bytes_of(const OpRegion::Outputs& outputs) {
 }  // namespace
 
 OpRegion* active_region() { return current; }
-SuspendRegion::SuspendRegion() : before_(std::exchange(current, nullptr)) {}
-SuspendRegion::~SuspendRegion() { current = before_; }
+OpTrace* active_trace() { return current_trace; }
+SuspendRegion::SuspendRegion()
+    : before_(std::exchange(current, nullptr)), trace_before_(std::exchange(current_trace, nullptr)) {}
+SuspendRegion::~SuspendRegion() {
+  current = before_;
+  current_trace = trace_before_;
+}
+OpTrace::Scope::Scope(OpTrace* trace) : before_(std::exchange(current_trace, trace)) {}
+OpTrace::Scope::~Scope() { current_trace = before_; }
+
+OpRegion::Outputs heavy_call(const std::string& op, const std::string& arguments, double flops,
+                             const std::function<OpRegion::Outputs()>& compute) {
+  if (current_trace != nullptr) current_trace->calls.push_back(op + arguments);
+  if (current != nullptr) return current->call(op, arguments, flops, compute);
+  const SuspendRegion inside;
+  return compute();
+}
 
 OpRegion::Scope::Scope(OpRegion& region, Mode mode) : before_(current) {
   if (current != nullptr)

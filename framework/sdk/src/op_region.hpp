@@ -89,9 +89,32 @@ class OpRegion {
   double ran_flops_ = 0;
 };
 
+/// The heavy calls of one run as text, to compare runs that are not recorded for a replay.
+struct OpTrace {
+  std::vector<std::string> calls;  ///< "mm(Float[2, 3], Float[3, 4])"
+  bool nested = false;             ///< another block ran inside: its own verification makes calls too
+
+  /// Runs on this thread are traced as long as it lives; null: they are not.
+  class Scope {
+   public:
+    explicit Scope(OpTrace* trace);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    OpTrace* before_;
+  };
+};
+
 /// The active region of this thread, or null.
 OpRegion* active_region();
-/// No region is active as long as it lives: for what a heavy call does inside.
+/// The active trace of this thread, or null.
+OpTrace* active_trace();
+/// One heavy call, for whoever looks: the trace, and the region, which may answer for `compute`.
+OpRegion::Outputs heavy_call(const std::string& op, const std::string& arguments, double flops,
+                             const std::function<OpRegion::Outputs()>& compute);
+/// Neither a region nor a trace is active as long as it lives: for what a heavy call does inside.
 class SuspendRegion {
  public:
   SuspendRegion();
@@ -101,6 +124,7 @@ class SuspendRegion {
 
  private:
   OpRegion* before_;
+  OpTrace* trace_before_;
 };
 
 /// Registers the kernels, once per process. Called before the first region is made.

@@ -2,6 +2,7 @@
 /// returns gradients, so that the outer graph accumulates each of them once.
 #include "elision.hpp"
 #include "recompute_checks.hpp"
+#include "resident.hpp"
 
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -9,30 +10,15 @@
 #include <trainer/sdk/error.hpp>
 
 #include <optional>
+#include <set>
 
 namespace trainer {
 namespace {
 
 using recompute::FlatInputs;
+using recompute::Resident;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-/// Calls the residency around one run of a block, also when the run throws.
-class Resident {
- public:
-  Resident(const BlockRun& run, Pass pass) : run_(run), pass_(pass) {
-    if (run_.residency != nullptr) run_.residency->before(run_.site, pass_);
-  }
-  ~Resident() {
-    if (run_.residency != nullptr) run_.residency->after(run_.site, pass_);
-  }
-  Resident(const Resident&) = delete;
-  Resident& operator=(const Resident&) = delete;
-
- private:
-  const BlockRun& run_;
-  Pass pass_;
-};
 
 /// What a recomputed block keeps between forward and backward, besides its inputs.
 struct Kept : torch::CustomClassHolder {
@@ -44,6 +30,7 @@ struct Kept : torch::CustomClassHolder {
   std::vector<std::shared_ptr<void>> stored;  ///< flow inputs, when an ActivationStore keeps them
   std::vector<at::Tensor> forward_outputs;    ///< metadata (1 element of storage), or the outputs when verifying
   bool verifying = false;
+  recompute::OpTrace trace;                     ///< heavy calls of the forward, when verifying
   std::unique_ptr<recompute::OpRegion> region;  ///< null: every operation is recomputed, unseen
 
   void release() {
@@ -59,9 +46,10 @@ std::vector<at::Tensor> forward_on(Block& block, const Flow& like, const std::ve
   return block.forward(recompute::unflatten(like, flat));
 }
 
-/// The same inside the block's region, if it has one.
+/// The same inside the block's region, if it has one, its heavy calls noted in `trace`.
 std::vector<at::Tensor> forward_in_region(const Kept& kept, recompute::OpRegion::Mode mode,
-                                          const std::vector<at::Tensor>& flat) {
+                                          const std::vector<at::Tensor>& flat, recompute::OpTrace* trace = nullptr) {
+  const recompute::OpTrace::Scope tracing(trace);
   std::optional<recompute::OpRegion::Scope> scope;
   if (kept.region) scope.emplace(*kept.region, mode);
   std::vector<at::Tensor> outputs = forward_on(*kept.block, kept.shape, kept.parameters, flat);
@@ -82,8 +70,10 @@ std::vector<at::Tensor> without_data(const std::vector<at::Tensor>& tensors) {
 /// every time that of the run after, into the next run that reads it.
 /// `copies`: of the flow's tensors, so that a change in place harms nobody here and is left for the forward to find.
 std::vector<at::Tensor> run_from_inputs(Block& block, const Flow& flow, const std::vector<Parameter*>& parameters,
-                                        const FlatInputs& inputs, bool copies, const VerifiedSites* sites) {
+                                        const FlatInputs& inputs, bool copies, const RecomputeState* sites,
+                                        recompute::OpTrace* trace = nullptr) {
   const at::AutoGradMode grad_on(true);
+  const recompute::OpTrace::Scope tracing(trace);
   const std::vector<at::Tensor> leaves = recompute::alias_leaves(inputs.tensors);
   std::vector<at::Tensor> given = leaves;
   for (std::size_t i = 0; copies && i + parameters.size() < given.size(); ++i) given[i] = given[i].clone();
@@ -96,7 +86,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static variable_list forward(AutogradContext* ctx, at::TensorList flat, const c10::intrusive_ptr<Kept>& kept) {
     ctx->set_materialize_grads(false);
     const std::vector<at::Tensor> inputs(flat.begin(), flat.end());
-    variable_list outputs = forward_in_region(*kept, recompute::OpRegion::Mode::record, inputs);
+    variable_list outputs =
+        forward_in_region(*kept, recompute::OpRegion::Mode::record, inputs, kept->verifying ? &kept->trace : nullptr);
     save(ctx, *kept, inputs);
     ctx->saved_data["kept"] = c10::IValue::make_capsule(kept);
     kept->forward_outputs = without_data(outputs);
@@ -116,10 +107,13 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
     if (kept->region) prepare_replay(*kept, leaves, grads, keep_graph);
     const at::AutoGradMode grad_on(true);
-    std::vector<at::Tensor> again = forward_in_region(*kept, recompute::OpRegion::Mode::replay, leaves);
+    recompute::OpTrace calls;
+    std::vector<at::Tensor> again =
+        forward_in_region(*kept, recompute::OpRegion::Mode::replay, leaves, kept->verifying ? &calls : nullptr);
     // A dead value is a placeholder: only what it does not reach can be compared.
     const bool compare = kept->verifying && (!kept->region || kept->region->dead.empty());
     recompute::require_equal(block, kept->forward_outputs, again, compare, "in the recompute");
+    if (kept->verifying) recompute::require_same_calls(block, kept->trace, calls, "in the recompute");
     if (kept->region) add_replay(*kept);
     // The node lives as long as the loss; what it keeps besides saved variables must go with them, block by block.
     if (!keep_graph) kept->release();
@@ -183,7 +177,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static void prepare_replay(Kept& kept, const std::vector<at::Tensor>& leaves, const variable_list& grads,
                              bool keep_graph) {
     recompute::OpRegion& region = *kept.region;
-    VerifiedSites* sites = kept.run.verified;
+    RecomputeState* sites = kept.run.state;
     if (kept.run.options.elide && sites != nullptr && !leaves.front().is_meta()) {
       const recompute::Trial trial = [&](const std::vector<at::Tensor>& inputs, const variable_list& output_grads) {
         const at::AutoGradMode grad_on(true);
@@ -204,8 +198,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 
   static void add_replay(const Kept& kept) {
-    if (kept.run.verified == nullptr) return;
-    RecomputeReport& report = kept.run.verified->reports[kept.block->info().type];
+    if (kept.run.state == nullptr) return;
+    RecomputeReport& report = kept.run.state->reports[kept.block->info().type];
     report.recomputed_calls = kept.region->ran();
     report.recomputed_flops = kept.region->ran_flops();
     report.elided_calls = static_cast<int64_t>(kept.region->dead.size());
@@ -219,8 +213,22 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
-void report_forward(const Kept& kept) {
-  if (!kept.region || kept.run.verified == nullptr) return;
+/// Bytes of what the node of a recomputed block keeps of its flow, each storage counted once.
+int64_t input_bytes(const Flow& flow, const BlockRun& run) {
+  if (run.store != nullptr) return 0;
+  std::set<const void*> seen;
+  int64_t bytes = 0;
+  for (const auto* list : {&flow.carried, &flow.shared})
+    for (const at::Tensor& tensor : *list)
+      if (tensor.defined() && seen.insert(tensor.storage().unsafeGetStorageImpl()).second)
+        bytes += static_cast<int64_t>(tensor.storage().nbytes());
+  return bytes;
+}
+
+void report_forward(const Kept& kept, const Flow& flow) {
+  if (kept.run.state == nullptr) return;
+  kept.run.state->input_bytes[kept.block->info().type] = input_bytes(flow, kept.run);
+  if (!kept.region) return;
   RecomputeReport report;
   report.forward_calls = kept.region->ran();
   report.forward_flops = kept.region->ran_flops();
@@ -228,7 +236,7 @@ void report_forward(const Kept& kept) {
   for (const HeavyOp& op : kept.region->calls())
     if (kept.region->is_kept(op.position)) report.kept.push_back(op.op + "#" + std::to_string(op.index));
   report.kept_calls = static_cast<int64_t>(report.kept.size());
-  kept.run.verified->reports[kept.block->info().type] = report;
+  kept.run.state->reports[kept.block->info().type] = report;
 }
 
 /// Each differentiable input through a node of its own (see the header).
@@ -247,7 +255,6 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
   kept->parameters = parameters;
   kept->shape = flow;
   if (run.options.save != nullptr || run.options.elide) {
-    recompute::install_heavy_kernels();
     kept->region = std::make_unique<recompute::OpRegion>(block, run.options.save);
   }
   // The flow's own tensors must not be kept alive here: they are saved, or stored, by the node.
@@ -255,25 +262,28 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
   for (auto* list : {&kept->shape.carried, &kept->shape.shared})
     for (at::Tensor& tensor : *list)
       if (tensor.defined()) tensor = placeholder;
-  const std::string site = run.verified != nullptr ? recompute::signature(block, inputs) : "";
-  const bool first = run.verified != nullptr && !inputs.tensors.front().is_meta() &&
-                     (run.verified->always || !run.verified->signatures.contains(site));
+  const std::string site = run.state != nullptr ? recompute::signature(block, inputs) : "";
+  const bool first = run.state != nullptr && !inputs.tensors.front().is_meta() &&
+                     (run.state->always || !run.state->signatures.contains(site));
   kept->verifying = first;
-  if (first) run_from_inputs(block, flow, parameters, inputs, /*copies=*/true, run.verified);
+  if (first || kept->region) recompute::install_heavy_kernels();
+  if (first) run_from_inputs(block, flow, parameters, inputs, /*copies=*/true, run.state);
   const std::vector<int64_t> before = recompute::versions(inputs.tensors);
   const std::vector<at::Tensor> defined = Checkpoint::apply(at::TensorList(inputs.tensors), kept);
   std::vector<at::Tensor> outputs;
   for (auto next = defined.begin(); const at::Tensor& output : kept->forward_outputs)
     outputs.push_back(output.defined() ? *next++ : at::Tensor());
   recompute::refuse_changed_inputs(block, inputs, before);
-  report_forward(*kept);
+  report_forward(*kept, flow);
   if (first) {
-    const auto again = run_from_inputs(block, flow, parameters, inputs, /*copies=*/false, run.verified);
+    recompute::OpTrace calls;
+    const auto again = run_from_inputs(block, flow, parameters, inputs, /*copies=*/false, run.state, &calls);
     recompute::require_equal(block, outputs, again, /*compare_bits=*/true, "with gradients on");
+    recompute::require_same_calls(block, kept->trace, calls, "with gradients on");
     kept->forward_outputs.clear();
     for (const at::Tensor& output : outputs)
       kept->forward_outputs.push_back(output.defined() ? output.detach() : output);
-    run.verified->signatures.insert(site);
+    run.state->signatures.insert(site);
   }
   return outputs;
 }
@@ -281,6 +291,8 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
 }  // namespace
 
 std::vector<at::Tensor> run_block(Block& block, const Flow& flow, const BlockRun& run) {
+  if (!block.takes_part(flow)) return flow.carried;
+  if (recompute::OpTrace* outer = recompute::active_trace(); outer != nullptr) outer->nested = true;
   const Resident resident(run, Pass::forward);
   if (!at::GradMode::is_enabled()) return block.forward(flow);
   const std::vector<Parameter*> parameters = block.trainable();
@@ -290,18 +302,15 @@ std::vector<at::Tensor> run_block(Block& block, const Flow& flow, const BlockRun
   if (!differentiable) {
     std::vector<at::Tensor> outputs = block.forward(flow);
     // With no differentiable input the outputs have no graph, unless the block reads what it does not declare.
-    if (run.options.recompute && run.verified != nullptr)
-      recompute::refuse_foreign_leaves(block, outputs, {}, inputs, run.verified);
+    if (run.options.recompute && run.state != nullptr)
+      recompute::refuse_foreign_leaves(block, outputs, {}, inputs, run.state);
     return outputs;
   }
   if (run.options.recompute) return run_recomputed(block, flow, run, parameters, inputs);
-  // Autograd runs the backward of such a block node by node: nothing here could bring its weights back for it.
-  if (run.residency != nullptr)
-    throw Error(ExitCode::bad_recipe,
-                "memory.strategies: the weights of block \"" + block.info().name +
-                    "\" are moved away after its forward, so it must be recomputed in backward; add "
-                    "a strategy that recomputes every block, e.g. \"full_checkpointing\"");
-  return forward_on(block, flow, parameters, own_nodes(inputs.tensors));
+  if (run.residency == nullptr) return forward_on(block, flow, parameters, own_nodes(inputs.tensors));
+  // Autograd runs the backward of such a block node by node: nodes of our own around it call for its weights.
+  const recompute::BackwardStay stay(run);
+  return stay.outputs(forward_on(block, flow, parameters, stay.inputs(inputs.tensors)));
 }
 
 }  // namespace trainer

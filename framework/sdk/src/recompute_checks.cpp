@@ -78,7 +78,7 @@ std::vector<at::Tensor> alias_leaves(const std::vector<at::Tensor>& tensors) {
 
 void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& outputs,
                            const std::vector<at::Tensor>& allowed, const FlatInputs& inputs,
-                           const VerifiedSites* sites) {
+                           const RecomputeState* sites) {
   using torch::autograd::Node;
   std::unordered_set<const c10::TensorImpl*> known;
   for (const at::Tensor& tensor : allowed) known.insert(tensor.unsafeGetTensorImpl());
@@ -124,6 +124,19 @@ void require_equal(const Block& block, const std::vector<at::Tensor>& expected, 
                       " than in forward. A block must be a pure function of its flow and parameters: look for random "
                       "numbers, state kept between calls, or an operation that is not deterministic.");
   }
+}
+
+void require_same_calls(const Block& block, const OpTrace& expected, const OpTrace& got, const std::string& when) {
+  if (expected.nested || got.nested || expected.calls == got.calls) return;
+  std::size_t first = 0;
+  while (first < expected.calls.size() && first < got.calls.size() && expected.calls[first] == got.calls[first])
+    ++first;
+  const auto text = [&](const OpTrace& trace) {
+    return first < trace.calls.size() ? trace.calls[first] : std::string("nothing more");
+  };
+  fail(block, "made other heavy calls " + when + " than in forward: call " + std::to_string(first) + " is " +
+                  text(got) + ", in forward it was " + text(expected) +
+                  ". A block must make the same calls every time it runs, with gradients and without.");
 }
 
 std::vector<int64_t> versions(const std::vector<at::Tensor>& tensors) {

@@ -3,6 +3,8 @@
 
 #include <trainer/sdk/recompute.hpp>
 
+#include "op_region.hpp"
+
 namespace trainer::recompute {
 
 /// Differentiable inputs of one run, flat: carried, shared, parameters. Undefined tensors of the flow are left out.
@@ -21,11 +23,14 @@ std::vector<at::Tensor> alias_leaves(const std::vector<at::Tensor>& tensors);
 /// Throws when a graph ending in `outputs` has a leaf that is none of `allowed`. `inputs` name it where they can.
 void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& outputs,
                            const std::vector<at::Tensor>& allowed, const FlatInputs& inputs,
-                           const VerifiedSites* sites);
+                           const RecomputeState* sites);
 
 /// Throws unless count, shapes, dtypes and bits are equal. `when` ends the sentence, e.g. "in the recompute".
 void require_equal(const Block& block, const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
                    bool compare_bits, const std::string& when);
+
+/// Throws unless both runs made the same heavy calls with the same arguments. Says nothing when a block ran inside.
+void require_same_calls(const Block& block, const OpTrace& expected, const OpTrace& got, const std::string& when);
 
 /// As bytes, so that equal NaNs are equal and 0.0 differs from -0.0. Shapes and dtypes must be equal.
 bool same_bits(const at::Tensor& a, const at::Tensor& b);

@@ -50,7 +50,7 @@ std::vector<Linear> shared_layers(const train::Inventory& inventory, Model& mode
     for (const Linear& linear : block->info().linears) inside.insert(&linear.state());
   std::vector<Linear> outside, named;
   for (const Linear& linear : inventory.linears) {
-    if (inside.contains(&linear.state())) continue;
+    if (inside.contains(&linear.state()) || linear.state().spared) continue;
     outside.push_back(linear);
     if (adapter::matches("*modulation*", linear.name()) || adapter::matches("*time*embed*", linear.name()))
       named.push_back(linear);

@@ -26,12 +26,14 @@ class CutModel final : public Model {
   Flow prologue(const NamedTensors& inputs) override { return whole_->prologue(inputs); }
   std::span<Block* const> blocks() override { return kept_; }
   at::Tensor epilogue(const Flow& flow) override { return whole_->epilogue(flow); }
+  at::Tensor epilogue_slice(const Flow& flow, int64_t begin, int64_t end) override {
+    return whole_->epilogue_slice(flow, begin, end);
+  }
   [[nodiscard]] const DiffusionTraits* diffusion() const override { return whole_->diffusion(); }
   [[nodiscard]] std::optional<std::vector<std::string>> epilogue_layers() const override {
     return whole_->epilogue_layers();
   }
   [[nodiscard]] std::vector<std::string> default_targets() const override { return whole_->default_targets(); }
-  [[nodiscard]] std::string export_prefix() const override { return whole_->export_prefix(); }
   [[nodiscard]] std::string describe() const override { return whole_->describe(); }
 
  private:

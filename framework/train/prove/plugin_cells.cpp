@@ -30,11 +30,10 @@ void check_memory(plugin::Loader& loader, const std::string& name, PluginCells& 
   add(cells, check_failures(loader, {subject, at::kFloat, Trained::default_targets, 3}, dying));
 }
 
-/// The objective that comes with the model, if one does: it may be no diffusion model.
+/// The objective in the model's library, if there is one: it may be no diffusion model.
 std::string objective_beside(const plugin::Loader& loader, const plugin::Manifest& manifest) {
   for (const plugin::Manifest& other : loader.found().manifests)
-    if (other.schema.kind == "objective" && other.file.parent_path() == manifest.file.parent_path())
-      return other.schema.name;
+    if (other.schema.kind == "objective" && other.library == manifest.library) return other.schema.name;
   return "flow_matching";
 }
 

@@ -64,7 +64,7 @@ class FailingObjective final : public Objective {
   Example prepare(const Batch& batch, const Model& model, const Random& random) const override {
     return inner_.prepare(batch, model, random);
   }
-  at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const override {
+  at::Tensor loss(const Example& example, const Prediction& predict) const override {
     if (left_ == 0) {
       left_ = -1;
       throw Interruption("no loss");
@@ -200,7 +200,7 @@ Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure
   for (int64_t step = 0; step < steps; ++step)
     trajectory.losses.push_back(step_loss(trainer, bench, objective, failure, trajectory));
   for (Parameter* parameter : bench.trained) trajectory.weights[parameter->name()] = on_cpu(parameter->value());
-  trajectory.recompute = trainer.verified_sites().reports;
+  trajectory.recompute = trainer.recompute_state().reports;
   return trajectory;
 }
 

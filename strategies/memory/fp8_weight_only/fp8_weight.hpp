@@ -17,6 +17,7 @@ class Fp8Weight final : public FrozenWeight {
   /// Of values and scales; a kept expansion is not counted.
   [[nodiscard]] int64_t bytes() const override;
   void to(at::Device device) override;
+  [[nodiscard]] std::vector<at::Tensor*> tensors() override { return {&packed_.values, &packed_.scale}; }
 
   /// From now on the next `matmul` keeps its expanded weight for `grad_input`; `release` ends it and frees the weight.
   void keep() { keeping_ = true; }

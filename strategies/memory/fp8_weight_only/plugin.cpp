@@ -11,17 +11,6 @@ namespace {
 
 using namespace trainer;
 
-/// `*` stands for any text.
-bool glob(std::string_view pattern, std::string_view text) {
-  const std::size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == text;
-  if (text.substr(0, star) != pattern.substr(0, star)) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (std::size_t begin = star; begin <= text.size(); ++begin)
-    if (glob(rest, text.substr(begin))) return true;
-  return false;
-}
-
 /// Brackets the backward of a block: what its recompute expands, its backward uses again.
 class KeepBlock final : public WeightResidency {
  public:
@@ -59,7 +48,7 @@ class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
     if (std::optional<fp8::Packed> stored = fp8::stored_fp8(source, name))
       return std::make_unique<fp8::Fp8Weight>(std::move(*stored));
     for (const std::string& pattern : exclude_)
-      if (glob(pattern, linear.name)) return nullptr;
+      if (matches_glob(pattern, linear.name)) return nullptr;
     if (const at::ScalarType stored = source.find(name)->dtype; !c10::isFloatingType(stored))
       throw Error(ExitCode::bad_input, source.describe() + ": tensor " + quote_name(name) + " is " +
                                            c10::toString(stored) + "; fp8_weight_only packs floating-point weights");
@@ -67,7 +56,7 @@ class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
   }
   int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
     for (const std::string& pattern : exclude_)
-      if (glob(pattern, linear.name)) return WeightFormat::bytes(linear, compute);
+      if (matches_glob(pattern, linear.name)) return WeightFormat::bytes(linear, compute);
     constexpr int64_t kScaleBytes = 4;  // one fp32 scale a row at most
     return linear.out * (linear.in + kScaleBytes);
   }

@@ -1,18 +1,9 @@
 #include "block_choice.hpp"
 
+#include <trainer/sdk/names.hpp>
+
 namespace trainer::selective {
 namespace {
-
-/// `*` stands for any text.
-bool glob(std::string_view pattern, std::string_view text) {
-  const std::size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == text;
-  if (text.substr(0, star) != pattern.substr(0, star)) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (std::size_t begin = star; begin <= text.size(); ++begin)
-    if (glob(rest, text.substr(begin))) return true;
-  return false;
-}
 
 [[noreturn]] void refuse(const std::string& text) {
   throw Error(ExitCode::bad_recipe, "memory.selective_checkpointing.blocks: \"" + text +
@@ -46,7 +37,7 @@ bool BlockChoice::recomputed(const Site& site) {
   if (patterns_.empty()) return every_ == 0 || site.index < site.count - site.count / every_;
   bool chosen = false;
   for (std::size_t i = 0; i < patterns_.size(); ++i)
-    if (glob(patterns_[i], site.block->info().name)) chosen = matched_[i] = true;
+    if (matches_glob(patterns_[i], site.block->info().name)) chosen = matched_[i] = true;
   return chosen;
 }
 

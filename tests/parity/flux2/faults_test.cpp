@@ -227,7 +227,6 @@ TEST(Flux2Traits, Diffusion) {
   EXPECT_EQ(traits.tokens(1, 64, 48), 3072);
   EXPECT_DOUBLE_EQ(traits.training_mu(4096), 1.15);
   EXPECT_EQ(traits.sigmas(256, 4).size(), 5U);
-  EXPECT_EQ(built.model->export_prefix(), "transformer.");
   EXPECT_EQ(built.model->blocks()[2]->info().name, "single.1");
   EXPECT_EQ(built.model->blocks()[0]->info().linears.size(), 12U);
   EXPECT_EQ(built.model->blocks()[0]->info().parameters.size(), 4U);

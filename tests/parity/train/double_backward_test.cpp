@@ -31,7 +31,7 @@ class DoubleBackward : public ::testing::TestWithParam<std::filesystem::path> {
     if (dit_.contains("in.guidance")) inputs["guidance"] = dit_.at("in.guidance");
     Model& model = *loaded.model;
     Flow flow = model.prologue(inputs);
-    VerifiedSites verified;
+    RecomputeState verified;
     for (std::size_t i = 0; i < model.blocks().size(); ++i) {
       const Site site{model.blocks()[i], static_cast<int64_t>(i), static_cast<int64_t>(model.blocks().size()), 0};
       flow.carried = run_block(*model.blocks()[i], flow, memory.run_at(site, &verified));

@@ -10,6 +10,7 @@
 #include <cctype>
 #include <cmath>
 #include <flux2/layout.hpp>
+#include <flux2/lora_family.hpp>
 #include <support/components.hpp>
 #include <weights/model_files.hpp>
 
@@ -68,6 +69,7 @@ train::LoadedModel load_transformer(const std::filesystem::path& directory, at::
   loaded.model = std::make_unique<ReferenceTimes>(
       std::move(model), dtype == at::kFloat ? reference_frequencies(directory) : at::Tensor());
   loaded.inventory = builder.inventory();
+  loaded.lora_family = flux2::lora_family();
   return loaded;
 }
 

@@ -29,7 +29,6 @@ class ReferenceTimes final : public Model {
   at::Tensor epilogue(const Flow& flow) override { return model_->epilogue(flow); }
   [[nodiscard]] const DiffusionTraits* diffusion() const override { return model_->diffusion(); }
   [[nodiscard]] std::vector<std::string> default_targets() const override { return model_->default_targets(); }
-  [[nodiscard]] std::string export_prefix() const override { return model_->export_prefix(); }
   [[nodiscard]] std::string describe() const override { return model_->describe(); }
   [[nodiscard]] bool guided() const { return model_->config().guidance; }
 
@@ -81,7 +80,7 @@ class RecordedObjective final : public Objective {
   RecordedObjective(const NamedTensors& tensors, const std::string& weighting);
   [[nodiscard]] std::vector<std::string> provides() const override { return inner_->provides(); }
   [[nodiscard]] Example prepare(const Batch& batch, const Model& model, const Random& random) const override;
-  [[nodiscard]] at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const override {
+  [[nodiscard]] at::Tensor loss(const Example& example, const Prediction& predict) const override {
     return inner_->loss(example, predict);
   }
 

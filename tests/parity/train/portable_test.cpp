@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <adapter/inject.hpp>
+#include <adapter/lora_file.hpp>
+#include <support/components.hpp>
 #include <train/export.hpp>
 #include <train/forward.hpp>
 
@@ -74,10 +76,27 @@ TEST_P(Portable, ProbesWithTheReferenceAdapter) {
 TEST_P(Portable, FileOfDiffusersLoadsBack) {
   for (const std::string kind : {"default", "all_linears"}) {
     train::LoadedModel loaded = load_transformer(GetParam());
-    train::apply_exported(loaded, reference_file(kind));
+    train::apply_lora(loaded, reference_file(kind));
     EXPECT_LE(
         measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
         1e-5);
+  }
+}
+
+/// Training that starts from a file predicts, before its first step, what the file does: bit for bit.
+TEST_P(Portable, StartingFromAFileGivesItsPrediction) {
+  for (const std::string kind : {"default", "all_linears"}) {
+    train::LoadedModel applied = load_transformer(GetParam()), started = load_transformer(GetParam());
+    train::apply_lora(applied, reference_file(kind));
+    started.adapter = testing::lora({{"rank", {}}, {"alpha", {}}, {"init", {std::string("file")}}});
+    started.adapter->start_from(adapter::read_lora(reference_file(kind), started.lora_family).layers);
+    started.adapted = adapter::targeted(*started.adapter, *started.model, started.inventory.linears);
+    started.trained = adapter::inject(*started.adapter, started.adapted, 1, at::kCPU);
+    EXPECT_EQ(started.trained.size(), 2 * started.adapted.size());
+    EXPECT_TRUE(test::same_bits(prediction(applied), prediction(started))) << kind;
+    const auto file = train::export_trained(started, folder_ / "again.safetensors", 0);
+    const NamedTensors first = test::load_tensors(reference_file(kind)), again = test::load_tensors(file);
+    for (const auto& [name, tensor] : first) EXPECT_TRUE(test::same_bits(tensor, again.at(name))) << name;
   }
 }
 

@@ -26,6 +26,15 @@ Names names_of(const std::vector<Linear>& layers) {
   return names;
 }
 
+/// What a run does not train gets no adapter, whatever the pattern.
+TEST(Select, LeavesOutWhatIsSpared) {
+  const std::vector<Linear> layers{layer("high.up"), layer("low.up")};
+  layers[1].state().spared = true;
+  const Names all{"*"}, low{"low.*"};
+  EXPECT_EQ(names_of(select(layers, all)), Names{"high.up"});
+  EXPECT_THROW(select(layers, low), Error);
+}
+
 TEST(Matches, WholeNameOrItsLastParts) {
   EXPECT_TRUE(matches("attn.to_q", "attn.to_q"));
   EXPECT_TRUE(matches("to_q", "blocks.0.attn.to_q"));

@@ -93,7 +93,7 @@ Result run(train::LoadedModel& loaded) {
   const Example example = objective->prepare(batch, *loaded.model, train::KeyedRandom(kSeed));
   Result result;
   result.output = train::predict(*loaded.model, example.inputs, loaded.memory);
-  VerifiedSites verified;
+  RecomputeState verified;
   const at::Tensor loss = train::forward_loss(*loaded.model, *objective, example, loaded.memory, verified, 0);
   loss.backward();
   result.loss = loss.item<double>();

@@ -241,6 +241,9 @@ def sdk_abi(root):
     changed = sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
     if changed:
         return [f"SDK headers changed: bump the SDK version and run tools/abi_lock ({', '.join(changed)})"]
+    header = root / lock.HEADERS / lock.OVER_ALL
+    if not header.exists() or header.read_text() != lock.over_all(now):
+        return [f"{lock.HEADERS}/{lock.OVER_ALL}:1: is not that of these headers: run tools/abi_lock"]
     if version != lock.version(root):
         return [f"SDK version is {lock.version(root)}, {lock.LOCK} says {version}: run tools/abi_lock"]
     return []
@@ -290,6 +293,28 @@ def dependencies_page(root):
     page = file.read_text() if file.exists() else ""
     names = [line.split("|")[0].strip() for line in lines(root, "tools/packages.txt") if "|" in line and not line.startswith("#")]
     return [f"docs/dependencies.md:1: does not name {name} of tools/packages.txt" for name in names if f"`{name}`" not in page]
+
+
+GTEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
+
+
+@rule
+def pytorch_tests(root):
+    """docs/pytorch-tests.md names tests that exist, and at least one for each row that does not say why there is none."""
+    page = "docs/pytorch-tests.md"
+    if not (root / page).exists():
+        return [f"{page}:1: is missing"]
+    known = {".".join(match) for path in sources(root, ["tests"], (".cpp",)) for match in GTEST.findall((root / path).read_text())}
+    problems = []
+    for number, line in enumerate(lines(root, page), 1):
+        if not line.startswith("|") or line.startswith("|---"):
+            continue
+        named = re.findall(r"`(\w+\.\w+)`", line)
+        problems += [f"{page}:{number}: there is no test {name}" for name in named if name not in known]
+        heading = number < len(lines(root, page)) and lines(root, page)[number].startswith("|---")
+        if not named and not heading and "does not apply: " not in line:
+            problems.append(f"{page}:{number}: names no test; add one, or \"does not apply: \" and why")
+    return problems
 
 
 def main():

@@ -21,6 +21,8 @@ CLEAN = {
     "README.md": "See [the docs](docs/walkthrough.md#top) and [elsewhere](https://example.org).\n",
     "docs/walkthrough.md": "First `data/b.cpp`, then `framework/base/a.hpp`.\n",
     "docs/dependencies.md": "`meson`\n",
+    "docs/pytorch-tests.md": "| PyTorch | ours |\n|---|---|\n| a | `A.One`, `A.Two` |\n| b | does not apply: none |\n",
+    "tests/unit/a_test.cpp": "TEST(A, One) {}\nTEST_P(A, Two) {}\n",
     "tools/packages.txt": "# comment | no\nmeson | cmd:meson | need | builds\n",
     "tools/libtorch.txt": f"torch==2.11.0 {PIN}\nnvidia-cuda-runtime==1 {PIN}\n",
     "tools/libtorch-cuda.txt": f"nvidia-nccl-cu13==2.0 {PIN}\nnvidia-cublas==3 {PIN}\n",
@@ -40,6 +42,7 @@ class Layout(unittest.TestCase):
         lock = layout.abi_lock()
         text = "\n".join([f"version {lock.version(self.root)}"] + [f"{v} {n}" for n, v in lock.hashes(self.root).items()])
         self.write(lock.LOCK, text + "\n")
+        self.write(f"{lock.HEADERS}/{lock.OVER_ALL}", lock.over_all(lock.hashes(self.root)))
 
     def write(self, name, text):
         (self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +62,11 @@ class Layout(unittest.TestCase):
         for rule in layout.RULES:
             with self.subTest(rule):
                 self.assertEqual(self.found(rule), [])
+
+    def test_pytorch_tests(self):
+        self.write("docs/pytorch-tests.md", "| PyTorch | ours |\n|---|---|\n| a | `A.One`, `A.Three` |\n| b | - |\n")
+        self.expect("pytorch_tests", "docs/pytorch-tests.md:3: there is no test A.Three",
+                    "docs/pytorch-tests.md:4: names no test")
 
     def test_module_order(self):
         self.write("framework/base/x.cpp", "#include <data/b.hpp>\n#include \"a.hpp\"\n")
@@ -122,6 +130,11 @@ class Layout(unittest.TestCase):
         header = "framework/sdk/include/trainer/sdk/abi.h"
         self.write(header, CLEAN[header] + "// a comment, and \"quotes\"\n\n")
         self.expect("sdk_abi")
+        over_all = "framework/sdk/include/trainer/sdk/headers.h"
+        text = (self.root / over_all).read_text()
+        self.write(over_all, text.replace('HEADERS "', 'HEADERS "0'))
+        self.expect("sdk_abi", f"{over_all}:1: is not that of these headers: run tools/abi_lock")
+        self.write(over_all, text)
         self.write(header, CLEAN[header] + "int field;\n")
         self.expect("sdk_abi", "SDK headers changed: bump the SDK version and run tools/abi_lock (abi.h)")
         self.write(header, CLEAN[header].replace("0.1.0", "0.2.0"))

@@ -56,6 +56,16 @@ TEST(FlowMatching, MixesNoiseAndLatentsAndAsksForTheirDifference) {
   EXPECT_NE(example.times[0], example.times[1]);
 }
 
+/// The levels of an expert are those of the whole way, brought into its share.
+TEST(FlowMatching, KeepsToTheModelsShareOfNoiseLevels) {
+  Toy whole, share;
+  const_cast<DiffusionTraits*>(share.model.diffusion())->noise_from = 0.75;
+  const train::KeyedRandom random(9);
+  const std::vector<double> all = flow_matching()->prepare(batch_of(8), whole.model, random).times;
+  const Example example = flow_matching()->prepare(batch_of(8), share.model, random);
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_DOUBLE_EQ(example.times[i], 0.75 + 0.25 * all[i]);
+}
+
 TEST(FlowMatching, TimesFollowTheKeysOfTheSamples) {
   Toy toy;
   const train::KeyedRandom random(9);

@@ -10,13 +10,13 @@
 namespace trainer::planner {
 namespace {
 
-/// The cheapest of all combinations; flops -1: none fits.
+/// The cheapest of all combinations; work -1: none fits.
 int64_t brute_force(const Chain& chain, int64_t budget) {
   int64_t best = -1;
   std::vector<std::size_t> ways(chain.blocks.size(), 0);
   while (true) {
     const Choices choices = evaluate(chain, ways);
-    if (choices.peak <= budget && (best < 0 || choices.flops < best)) best = choices.flops;
+    if (choices.peak <= budget && (best < 0 || choices.work < best)) best = choices.work;
     std::size_t i = 0;
     while (i < ways.size() && ++ways[i] == chain.blocks[i].size()) ways[i++] = 0;
     if (i == ways.size()) return best;
@@ -29,7 +29,7 @@ class Chains {
   int64_t number(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   Way way(int64_t most) {
     Way way{number(0, most), number(0, most), number(0, 2 * most), number(0, most)};
-    if (number(0, 3) == 0) way.flops = 0;
+    if (number(0, 3) == 0) way.work = 0;
     return way;
   }
   Chain chain(int64_t blocks, int64_t most) {
@@ -49,9 +49,9 @@ class Chains {
 };
 
 /// What is kept costs nothing, what is not kept is computed again.
-Chain keep_or_recompute(const std::vector<int64_t>& bytes, const std::vector<int64_t>& flops) {
+Chain keep_or_recompute(const std::vector<int64_t>& bytes, const std::vector<int64_t>& work) {
   Chain chain;
-  for (std::size_t i = 0; i < bytes.size(); ++i) chain.blocks.push_back({{bytes[i], 0, 0, 0}, {0, 0, 0, flops[i]}});
+  for (std::size_t i = 0; i < bytes.size(); ++i) chain.blocks.push_back({{bytes[i], 0, 0, 0}, {0, 0, 0, work[i]}});
   return chain;
 }
 
@@ -69,11 +69,11 @@ TEST(Budget, EqualsTheBestOfAllCombinations) {
       EXPECT_EQ(found.has_value(), budget >= smallest) << "seed " << seed;
       if (!found) continue;
       ++fitting;
-      EXPECT_EQ(found->flops, best) << "seed " << seed << " budget " << budget;
+      EXPECT_EQ(found->work, best) << "seed " << seed << " budget " << budget;
       EXPECT_LE(found->peak, budget);
       const Choices again = evaluate(chain, found->ways);
       EXPECT_EQ(again.peak, found->peak);
-      EXPECT_EQ(again.flops, found->flops);
+      EXPECT_EQ(again.work, found->work);
     }
   }
   EXPECT_GT(fitting, 5000);
@@ -89,15 +89,15 @@ TEST(Budget, RoundingNeverOvershootsAndIsMonotone) {
     const int64_t smallest = smallest_budget(chain, 64), exact = smallest_budget(chain);
     EXPECT_GE(smallest, exact);
     EXPECT_FALSE(cheapest(chain, smallest - 1, 64));
-    int64_t flops = -1;
+    int64_t work = -1;
     for (int64_t budget = smallest; budget < 4 * smallest; budget += smallest / 7 + 1) {
       const auto found = cheapest(chain, budget, 64);
       ASSERT_TRUE(found) << "seed " << seed;
       EXPECT_LE(found->peak, budget);
-      if (flops >= 0) {
-        EXPECT_LE(found->flops, flops) << "seed " << seed;
+      if (work >= 0) {
+        EXPECT_LE(found->work, work) << "seed " << seed;
       }
-      flops = found->flops;
+      work = found->work;
       const auto fine = cheapest(chain, budget, 1024);
       ASSERT_TRUE(fine);
       EXPECT_LE(fine->peak, budget);
@@ -114,7 +114,7 @@ TEST(Budget, MoreIsNeverSlower) {
     for (int64_t budget = smallest + 1; budget < smallest + 200; ++budget) {
       auto now = cheapest(chain, budget);
       ASSERT_TRUE(now);
-      EXPECT_LE(now->flops, before->flops) << "seed " << seed << " budget " << budget;
+      EXPECT_LE(now->work, before->work) << "seed " << seed << " budget " << budget;
       before = now;
     }
   }
@@ -160,14 +160,14 @@ TEST(Budget, EdgesOfTheQuestion) {
   EXPECT_EQ(cheapest(nothing, 8)->peak, 8);
   // What only exists between forward and backward counts as well.
   const Chain tail{.fixed = 0, .tail_peak = 40, .blocks = {{{10, 0, 0, 0}, {0, 0, 0, 1}}}};
-  EXPECT_EQ(cheapest(tail, 50)->flops, 0);
-  EXPECT_EQ(cheapest(tail, 49)->flops, 1);
+  EXPECT_EQ(cheapest(tail, 50)->work, 0);
+  EXPECT_EQ(cheapest(tail, 49)->work, 1);
 }
 
 /// PyTorch's test_ac_knapsack.py, test_dp_knapsack: (memory, runtime, limit, runtime of what is saved, saved).
 TEST(Knapsack, CasesOfPyTorch) {
   struct Case {
-    std::vector<int64_t> bytes, flops;
+    std::vector<int64_t> bytes, work;
     int64_t limit, saved_flops;
     std::vector<std::size_t> saved;
   };
@@ -187,17 +187,17 @@ TEST(Knapsack, CasesOfPyTorch) {
       {{1, 2, 3}, {0, 0, 0}, 6, 0, {}},
   };
   for (const Case& c : cases) {
-    const auto found = cheapest(keep_or_recompute(c.bytes, c.flops), c.limit);
+    const auto found = cheapest(keep_or_recompute(c.bytes, c.work), c.limit);
     ASSERT_TRUE(found);
     int64_t all = 0;
-    for (const int64_t flops : c.flops) all += flops;
-    EXPECT_EQ(all - found->flops, c.saved_flops);
+    for (const int64_t work : c.work) all += work;
+    EXPECT_EQ(all - found->work, c.saved_flops);
     EXPECT_LE(found->kept, c.limit);
     for (const std::size_t i : c.saved) EXPECT_EQ(found->ways[i], 0U) << i;
   }
 }
 
-// PyTorch's test_ac.py, class MemoryBudgetTest: bytes in units of a 512 x 512 matrix, flops in units of their product.
+// PyTorch's test_ac.py, class MemoryBudgetTest: bytes in units of a 512 x 512 matrix, work in units of their product.
 
 TEST(MemoryBudget, MatmulEvenChain) {
   // Five links of equal size; the input of each is either kept or computed again by the product before it.
@@ -206,7 +206,7 @@ TEST(MemoryBudget, MatmulEvenChain) {
     const auto found = cheapest(chain, budget);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->kept, budget);
-    EXPECT_EQ(found->flops, 5 - budget);
+    EXPECT_EQ(found->work, 5 - budget);
   }
 }
 
@@ -229,7 +229,7 @@ TEST(MemoryBudget, PrioritizeCheaperMatmul) {
   const auto found = cheapest(chain, 4);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->kept, 4);
-  EXPECT_EQ(found->flops, 4);
+  EXPECT_EQ(found->work, 4);
 }
 
 TEST(MemoryBudget, PrioritizeCheaperMatmul2) {
@@ -237,11 +237,11 @@ TEST(MemoryBudget, PrioritizeCheaperMatmul2) {
   auto found = cheapest(chain, 28);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->kept, 28);
-  EXPECT_EQ(found->flops, 2 * 2 * 6);
+  EXPECT_EQ(found->work, 2 * 2 * 6);
   found = cheapest(chain, 16);  // the one that is not the nearest to the limit saves more
   ASSERT_TRUE(found);
   EXPECT_EQ(found->kept, 12);
-  EXPECT_EQ(found->flops, 2 * 2 * 6 + 4 * 4 * 4);
+  EXPECT_EQ(found->work, 2 * 2 * 6 + 4 * 4 * 4);
 }
 
 TEST(MemoryBudget, AttentionVsLinear) {
@@ -252,7 +252,7 @@ TEST(MemoryBudget, AttentionVsLinear) {
     const auto found = cheapest(keep_or_recompute({size, size}, {attention, linear}), 2 * size * 6 / 10);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->kept, size);
-    EXPECT_EQ(found->flops, again == "mm" ? linear : attention);
+    EXPECT_EQ(found->work, again == "mm" ? linear : attention);
   }
 }
 

@@ -95,7 +95,7 @@ const Case kCases[] = {
     {"[memory]\nstrategies = 3\n[memory.full_checkpointing]\n",
      R"(recipe.toml:10:14: memory.strategies: expected a list of strings, found 3)"},
     {"[memory]\nstrategies = [\"full_checkpointing\"]\nfull_checkpointing = 1\n",
-     R"(recipe.toml:11:1: unknown key "memory.full_checkpointing"; keys of [memory]: strategies, budget)"},
+     R"(recipe.toml:11:1: unknown key "memory.full_checkpointing"; keys of [memory]: strategies, budget, verify)"},
     // several keys together
     {"[train]\nbatch_size = 4\nmicro_batch_size = 3\n",
      "recipe.toml:11:20: train.micro_batch_size: 3 does not divide train.batch_size 4"},

@@ -95,6 +95,39 @@ TEST(Manifest, ReportsMistakesOfOptions) {
   for (const Case& one : cases) EXPECT_EQ(manifest_message(kHead + "[[option]]\n" + one.option), one.message);
 }
 
+const std::string kOptions =
+    "[[option]]\nkey = \"save\"\ntype = \"strings\"\ndefault = [\"a\"]\nhelp = \"h\"\n"
+    "[[option]]\nkey = \"deep.on\"\ntype = \"boolean\"\ndefault = true\nhelp = \"h\"\n";
+
+TEST(Manifest, ReadsCandidates) {
+  const ComponentSchema schema = parse_component_schema(
+      kHead + kOptions + "[[candidate]]\n[[candidate]]\nsave = [\"b\"]\n[[candidate]]\ndeep.on = false\n",
+      "x.plugin.toml");
+  ASSERT_EQ(schema.candidates.size(), 3U);
+  EXPECT_EQ(schema.candidates[0].text, "");
+  EXPECT_EQ(schema.candidates[1].text, "save = [\"b\"]");
+  EXPECT_TRUE(*schema.candidates[1].options.find("deep.on")->second.get_if<bool>()) << "defaults are filled in";
+  EXPECT_FALSE(*schema.candidates[2].options.find("deep.on")->second.get_if<bool>());
+  EXPECT_EQ(schema.candidates[2].text, "deep.on = false");
+}
+
+TEST(Manifest, ReportsMistakesOfCandidates) {
+  const auto message = [](const std::string& text) { return manifest_message(kHead + kOptions + text); };
+  EXPECT_EQ(manifest_message(kHead + "candidate = 3\n" + kOptions),
+            "x.plugin.toml:4:13: candidate: expected a list of tables ([[candidate]]), found 3");
+  EXPECT_EQ(manifest_message(kHead + "candidate = [3]\n" + kOptions),
+            "x.plugin.toml:4:14: candidate: expected a table, found 3");
+  EXPECT_EQ(message("[[candidate]]\nsaev = [\"b\"]\n"),
+            "x.plugin.toml:15:1: unknown key \"candidate.saev\" (did you mean \"candidate.save\"?)");
+  EXPECT_EQ(message("[[candidate]]\nsave = 3\n"),
+            "x.plugin.toml:15:8: candidate.save: expected a list of strings, found 3");
+  EXPECT_EQ(message("[[candidate]]\n[[candidate]]\nsave = [\"a\"]\n"), "x.plugin.toml:15:1: candidate: given twice");
+  std::string model = kHead;
+  model.replace(model.find("memory"), 6, "model");
+  EXPECT_EQ(manifest_message(model + "[[candidate]]\n"),
+            "x.plugin.toml:4:1: candidate: the planner chooses memory strategies only, this is \"model\"");
+}
+
 TEST(Manifest, KeysOfTheFrameworkAreNotForPlugins) {
   EXPECT_EQ(
       manifest_message("name = \"x\"\nkind = \"model\"\nsummary = \"s\"\n[[option]]\nkey = \"dtype\"\ntype = "

@@ -91,6 +91,10 @@ TEST_F(WriteTest, NoGivenValueIsReplacedByADefault) {
       if (key == "optimizer.fused_backward")
         overrides.insert(overrides.begin(), {"train.max_grad_norm=0", "train.micro_batch_size=1000000"});
       if (key == "memory.strategies") overrides.back() = key + "=[\"full_checkpointing\"]";
+      // These two need each other.
+      if (key == "adapter.path") overrides.insert(overrides.begin(), "adapter.init=\"file\"");
+      if (key == "adapter.init" && value == "\"file\"")
+        overrides.insert(overrides.begin(), "adapter.path=\"/some/lora\"");
       if (key.starts_with("data.0.metadata") && value.find(".csv") == std::string::npos) continue;
       const Recipe recipe = load(std::string("recipe.toml"), overrides, components, {.paths_must_exist = false});
       const auto flat = flatten(recipe);

@@ -71,7 +71,7 @@ TEST_P(DoubleBackward, SharedIsBitEqualAndHiddenIsRefused) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Hidden hidden(GetParam(), dtype);
     const Outcome plain = hidden.toy.step({});
-    VerifiedSites sites;
+    RecomputeState sites;
     sites.name_of = [&](const at::Tensor& tensor) { return hidden.toy.name_of(tensor); };
     if (GetParam().form == Form::shared) {
       EXPECT_TRUE(hidden.toy.step(recomputed(&sites)) == plain);
@@ -125,7 +125,7 @@ TEST(HiddenParameter, IsRefusedByName) {
     return std::vector<at::Tensor>{flow.carried[0] * hidden->get() + owned->get()};
   });
   block.add(owned);
-  VerifiedSites sites;
+  RecomputeState sites;
   sites.name_of = [&](const at::Tensor& tensor) { return tensor.is_same(hidden->value()) ? hidden->name() : ""; };
   const Flow flow{{data(1, {2, 4})}, {}, {}};
   EXPECT_EQ(
@@ -142,7 +142,7 @@ TEST(HiddenParameter, IsRefusedByName) {
 TEST(HiddenParameter, IsRefusedInABlockWithoutDeclaredGradients) {
   const ParameterPtr hidden = make_trained("scale", {4}, 3);
   LambdaBlock block("b", [&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] * hidden->get()}; });
-  VerifiedSites sites;
+  RecomputeState sites;
   const std::string message = error_of([&] { run_chain({&block}, {{data(1, {2, 4})}, {}, {}}, recomputed(&sites)); });
   EXPECT_NE(message.find("block \"b\" reads a differentiable tensor"), std::string::npos) << message;
   EXPECT_NE(message.find("it leads to a Float tensor [4]"), std::string::npos) << message;
@@ -155,7 +155,7 @@ TEST(HiddenParameter, FrozenCaptureIsFine) {
   LambdaBlock block("b",
                     [&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] * frozen + owned->get()}; });
   block.add(owned);
-  VerifiedSites sites;
+  RecomputeState sites;
   EXPECT_EQ(error_of([&] { run_chain({&block}, {{data(1, {2, 4})}, {}, {}}, recomputed(&sites)); }), "");
   EXPECT_EQ(sites.signatures.size(), 1U);
 }

@@ -20,7 +20,7 @@ TEST(LoraOnSharedModulation, IsBitEqualInBothTypesForTwoToEightBlocks) {
   for (const at::ScalarType dtype : kTypes) {
     for (int64_t blocks = 2; blocks <= 8; ++blocks) {
       Toy toy({.dtype = dtype, .blocks = blocks});
-      VerifiedSites sites;
+      RecomputeState sites;
       const Outcome plain = toy.step({});
       // Timestep embedder and modulation come first in the list: their gradients pass through all blocks.
       for (std::size_t i = 0; i < 4; ++i) EXPECT_GT(plain.grads[i].abs().sum().item<float>(), 0);
@@ -40,7 +40,7 @@ TEST(LoraOnSharedModulation, AnySubsetOfBlocksMayBeRecomputed) {
   } subset;
   toy.policy = &subset;
   for (subset.bits = 0; subset.bits < 16; ++subset.bits) {
-    VerifiedSites sites;
+    RecomputeState sites;
     EXPECT_TRUE(toy.step(recomputed(&sites)) == plain) << subset.bits;
     EXPECT_EQ(sites.signatures.size(), static_cast<std::size_t>(__builtin_popcount(subset.bits)));
   }
@@ -74,7 +74,7 @@ struct Chain {
     return result;
   }
   void expect_equal() {
-    VerifiedSites sites;
+    RecomputeState sites;
     const std::vector<at::Tensor> plain = gradients({});
     EXPECT_TRUE(same_bits(gradients(recomputed(&sites)), plain)) << "first step";
     EXPECT_TRUE(same_bits(gradients(recomputed(&sites)), plain)) << "second step";
@@ -121,7 +121,7 @@ TEST(ParameterUsedInAnOut, HookFiresOnce) {
   });
   const auto plain = chain.gradients({});
   EXPECT_EQ(fired, 1);
-  VerifiedSites sites;
+  RecomputeState sites;
   for (int step = 0; step < 2; ++step) {
     fired = 0;
     EXPECT_TRUE(same_bits(chain.gradients(recomputed(&sites)), plain));
@@ -270,7 +270,7 @@ TEST(CheckpointPartialGrad, FrozenInputsAndBlocksWithoutParameters) {
 
 TEST(CheckpointNoTensors, FrozenBlocksKeepNothing) {
   LambdaBlock block("b", [](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] * 2}; });
-  VerifiedSites sites;
+  RecomputeState sites;
   const Flow flow = run_chain({&block}, {{data(1, {3})}, {}, {}}, recomputed(&sites));
   EXPECT_FALSE(flow.carried[0].requires_grad());
   EXPECT_EQ(block.calls, 1);
@@ -301,7 +301,7 @@ TEST(NestedCheckpoint, FourDeepAndTwoChildren) {
   chain.prologue = [] { return Flow{{data(9, {4, 6})}, {}, {}}; };
   const auto plain = chain.gradients({});
   for (int i = 1; i <= 4; ++i) EXPECT_TRUE(plain[static_cast<std::size_t>(i)].defined());
-  VerifiedSites sites;
+  RecomputeState sites;
   how = recomputed(&sites);
   EXPECT_TRUE(same_bits(chain.gradients(recomputed(&sites)), plain));
   EXPECT_TRUE(same_bits(chain.gradients(recomputed(&sites)), plain));

@@ -2,6 +2,7 @@
 /// brought and taken away in pairs; kept inputs may live elsewhere.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
@@ -95,7 +96,7 @@ TEST(FailAtOperation, EveryOne) {
     for (const bool first_step : {true, false}) {
       int64_t failed = 0;
       for (int64_t n = 1;; ++n) {
-        VerifiedSites sites;
+        RecomputeState sites;
         PoisoningStore store;
         CountingResidency residency;
         BlockRun how = recomputed(&sites);
@@ -133,7 +134,7 @@ TEST(FailAtOperation, EveryOne) {
 /// out is the block's own, with its type.
 TEST(ContextExitsOnException, TypeIsKept) {
   Toy toy;
-  VerifiedSites sites;
+  RecomputeState sites;
   const Outcome plain = toy.step({});
   toy.step(recomputed(&sites));
   const at::Tensor loss = toy.loss(recomputed(&sites));
@@ -155,7 +156,7 @@ TEST(ActivationStore, IsBitEqual) {
     Toy toy({.dtype = dtype, .blocks = 5});
     const Outcome plain = toy.step({});
     PoisoningStore store;
-    VerifiedSites sites;
+    RecomputeState sites;
     BlockRun how = recomputed(&sites);
     how.store = &store;
     for (int step = 0; step < 3; ++step) {
@@ -204,7 +205,7 @@ TEST(WeightResidency, CallsArePairedAndInOrder) {
   Toy toy({.blocks = 3});
   const Outcome plain = toy.step({});
   CountingResidency residency;
-  VerifiedSites sites;
+  RecomputeState sites;
   BlockRun how = recomputed(&sites);
   how.residency = &residency;
   for (int step = 0; step < 2; ++step) {
@@ -224,7 +225,7 @@ TEST(WeightResidency, MayFailInAnyCall) {
   for (int64_t call = 0; call < 6; ++call) {
     CountingResidency residency;
     residency.fail_at = call;
-    VerifiedSites sites;
+    RecomputeState sites;
     BlockRun how = recomputed(&sites);
     how.residency = &residency;
     EXPECT_THROW(toy.step(how), Failure);
@@ -235,17 +236,72 @@ TEST(WeightResidency, MayFailInAnyCall) {
   }
 }
 
-/// Nothing brackets the backward of a block that autograd runs by itself.
-TEST(WeightResidency, NeedsRecomputation) {
-  Toy toy;
+/// The backward of a block that autograd runs by itself is bracketed too, also when it is run twice.
+TEST(WeightResidency, NeedsNoRecomputation) {
+  Toy toy({.blocks = 3});
+  const Outcome plain = toy.step({});
   CountingResidency residency;
   BlockRun how;
   how.residency = &residency;
-  const std::string message = error_of([&] { toy.step(how); });
-  EXPECT_EQ(message,
-            "memory.strategies: the weights of block \"block.0\" are moved away after its forward, so it must be "
-            "recomputed in backward; add a strategy that recomputes every block, e.g. \"full_checkpointing\"");
+  EXPECT_TRUE(toy.step(how) == plain);
+  EXPECT_EQ(residency.log, (std::vector<std::string>{"f0", "f1", "f2", "b2", "b1", "b0"}));
+  residency.log.clear();
+  const at::Tensor loss = toy.loss(how);
+  std::vector<at::Tensor> leaves;
+  for (Parameter* parameter : toy.trained()) leaves.push_back(parameter->value());
+  const auto first = torch::autograd::grad({loss}, leaves, {}, /*retain_graph=*/true);
+  EXPECT_TRUE(same_bits(torch::autograd::grad({loss}, leaves), first));
+  EXPECT_EQ(residency.log, (std::vector<std::string>{"f0", "f1", "f2", "b2", "b1", "b0", "b2", "b1", "b0"}));
   EXPECT_TRUE(residency.open.empty());
+}
+
+/// A backward that dies between two of its nodes ends the stay when its graph is freed, at the N-th operation for every
+/// N.
+TEST(WeightResidency, IsPairedWhenABackwardDies) {
+  int64_t failed = 0;
+  for (int64_t n = 1;; ++n) {
+    Toy toy({.blocks = 2});
+    const Outcome plain = toy.step({});
+    CountingResidency residency;
+    BlockRun how;
+    how.residency = &residency;
+    Fault fault{n, 0};
+    toy.tick = std::ref(fault);
+    bool thrown = false;
+    try {
+      toy.step(how);
+    } catch (const Failure&) {
+      thrown = true;
+    }
+    EXPECT_TRUE(residency.open.empty()) << n;
+    expect_clean(toy);
+    if (!thrown) break;
+    ++failed;
+    toy.tick = [] {};
+    EXPECT_TRUE(toy.step(how) == plain) << n;
+  }
+  EXPECT_GE(failed, 8) << "forward and backward of the frozen layers";
+}
+
+/// A block that takes no part is neither run nor moved, and the chain goes on with what it was given.
+TEST(TakesPart, ABlockMayStandAside) {
+  Toy toy({.blocks = 1});
+  class Aside final : public Block {
+   public:
+    Aside() : Block("aside", "aside") {}
+    std::vector<at::Tensor> forward(const Flow&) override { throw Failure("it was run"); }
+    [[nodiscard]] bool takes_part(const Flow& flow) const override { return flow.sizes.at(0) == 1; }
+  } block;
+  CountingResidency residency;
+  RecomputeState sites;
+  BlockRun how = recomputed(&sites);
+  how.residency = &residency;
+  const Flow flow{{at::ones({2, 3}).requires_grad_()}, {}, {0}};
+  const std::vector<at::Tensor> carried = run_block(block, flow, how);
+  ASSERT_EQ(carried.size(), 1U);
+  EXPECT_TRUE(carried[0].is_same(flow.carried[0]));
+  EXPECT_TRUE(residency.log.empty());
+  EXPECT_THROW(run_block(block, {flow.carried, {}, {1}}, how), Failure);
 }
 
 }  // namespace

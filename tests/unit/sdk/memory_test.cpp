@@ -16,7 +16,7 @@ struct Wide {
   static constexpr int64_t kInput = kRows * kWidth * 4;  ///< bytes of one carried tensor
   std::vector<std::unique_ptr<LambdaBlock>> blocks;
   at::Tensor x = data(1, {kRows, kWidth}).requires_grad_();
-  VerifiedSites sites;
+  RecomputeState sites;
   std::function<void()> enter = [] {};
 
   Wide() {

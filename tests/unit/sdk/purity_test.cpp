@@ -19,7 +19,7 @@ struct One {
   ParameterPtr weight = make_trained("weight", {6, 6}, 1);
   at::Tensor x = data(2, {4, 6}).requires_grad_(), m = data(3, {1, 6}).requires_grad_();
   LambdaBlock block{"single.7"};
-  VerifiedSites sites;
+  RecomputeState sites;
   Flow flow{{x * 1}, {m * 1}, {}};
 
   explicit One(Body body) {

@@ -166,10 +166,10 @@ std::vector<Block*> Toy::blocks() {
   return list;
 }
 
-BlockRun recomputed(VerifiedSites* sites) {
+BlockRun recomputed(RecomputeState* sites) {
   BlockRun run;
   run.options.recompute = true;
-  run.verified = sites;
+  run.state = sites;
   return run;
 }
 

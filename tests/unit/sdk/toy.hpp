@@ -44,6 +44,7 @@ class TickingWeight final : public FrozenWeight {
   [[nodiscard]] at::Tensor dense(at::ScalarType dtype) const override { return dense_.dense(dtype); }
   [[nodiscard]] int64_t bytes() const override { return dense_.bytes(); }
   void to(at::Device device) override { dense_.to(device); }
+  [[nodiscard]] std::vector<at::Tensor*> tensors() override { return dense_.tensors(); }
 
  private:
   DenseWeight dense_;
@@ -86,7 +87,7 @@ class Toy {
   Outcome step(const BlockRun& how);
   void clear_grads();
   std::vector<Parameter*> trained();
-  /// Name of a trained leaf, for VerifiedSites.
+  /// Name of a trained leaf, for RecomputeState.
   std::string name_of(const at::Tensor& tensor);
   std::vector<Block*> blocks();
   LambdaBlock& block(std::size_t index) { return *blocks_[index]; }
@@ -110,7 +111,7 @@ class Toy {
 };
 
 /// Options of a run: nothing kept but inputs, verified into `sites`.
-BlockRun recomputed(VerifiedSites* sites = nullptr);
+BlockRun recomputed(RecomputeState* sites = nullptr);
 
 /// Message and code of the Error that `call` throws; "" when it throws none.
 std::string error_of(const std::function<void()>& call);

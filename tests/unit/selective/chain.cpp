@@ -92,13 +92,13 @@ std::vector<at::Tensor> Single::step(const BlockRun& how, const std::vector<std:
   return grads;
 }
 
-BlockRun keeping(SavePolicy& save, VerifiedSites* sites) {
+BlockRun keeping(SavePolicy& save, RecomputeState* sites) {
   BlockRun run = recomputed(sites);
   run.options.save = &save;
   return run;
 }
 
-BlockRun eliding(VerifiedSites& sites) {
+BlockRun eliding(RecomputeState& sites) {
   BlockRun run = recomputed(&sites);
   run.options.elide = true;
   return run;

@@ -48,8 +48,8 @@ class Single {
 };
 
 /// Recomputed with these kept outputs.
-BlockRun keeping(SavePolicy& save, VerifiedSites* sites = nullptr);
+BlockRun keeping(SavePolicy& save, RecomputeState* sites = nullptr);
 /// Recomputed without what nothing reads.
-BlockRun eliding(VerifiedSites& sites);
+BlockRun eliding(RecomputeState& sites);
 
 }  // namespace trainer::test

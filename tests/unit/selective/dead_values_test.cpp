@@ -78,7 +78,7 @@ class MlpTest : public testing::TestWithParam<std::tuple<Act, double, double>> {
 };
 
 TEST_P(MlpTest, StaysRightWhenValuesChangeSign) {
-  VerifiedSites sites;
+  RecomputeState sites;
   const auto& [act, before, after] = GetParam();
   set_bias(before);
   EXPECT_TRUE(same_bits(step({}), step(eliding(sites))));
@@ -151,7 +151,7 @@ class Streams : public testing::Test {
 };
 
 TEST_F(Streams, TheUnreadStreamIsDeadInTheLastBlockOnly) {
-  VerifiedSites sites;
+  RecomputeState sites;
   EXPECT_TRUE(same_bits(step({}, false), step(eliding(sites), false)));
   // First block: no gradient into its inputs. Middle: both outputs. Last: the image alone.
   ASSERT_EQ(sites.dead.size(), 3U);

@@ -35,7 +35,7 @@ TEST(ElisionSites, TrainedParametersOfOneShapeAreToldApart) {
   Gated up(true, false, false), down(false, true, false), gate(false, false, true);
   const std::vector<std::pair<Gated*, Strings>> cases{{&up, {"mm#1"}}, {&down, {"mm#0", "mm#1"}}, {&gate, {}}};
   for (const auto& order : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {1, 0, 2}}) {
-    VerifiedSites sites;
+    RecomputeState sites;
     for (const int i : order) {
       Single& single = cases[static_cast<std::size_t>(i)].first->single;
       EXPECT_TRUE(same_bits(single.step({}), single.step(eliding(sites)))) << i;
@@ -47,7 +47,7 @@ TEST(ElisionSites, TrainedParametersOfOneShapeAreToldApart) {
 
 TEST(ElisionSites, BlocksOfOneKindShareAnAnswer) {
   Chain chain;
-  VerifiedSites sites;
+  RecomputeState sites;
   for (int step = 0; step < 3; ++step) chain.step(eliding(sites));
   EXPECT_EQ(sites.dead.size(), 2U);  // the first block, whose input has no gradient, and all others
   const ChainOptions longer{.rows = 14};
@@ -65,7 +65,7 @@ TEST(ElisionSites, OutputGradientsAreAPartOfTheSite) {
   });
   single.block.add(a);
   single.carried = {data(3, {4, 8})};
-  VerifiedSites sites;
+  RecomputeState sites;
   const std::vector<std::pair<std::vector<std::size_t>, Strings>> cases{
       {{0}, {"mm#0", "mm#1"}}, {{1}, {"mm#1"}}, {{0, 1}, {"mm#1"}}, {{0}, {"mm#0", "mm#1"}}};
   for (const auto& [used, dead] : cases) {
@@ -77,7 +77,7 @@ TEST(ElisionSites, OutputGradientsAreAPartOfTheSite) {
 
 TEST(Elision, OffElidesNothing) {
   Chain chain;
-  VerifiedSites sites;
+  RecomputeState sites;
   selective::SaveList save({"attention"});
   chain.step(keeping(save, &sites));
   EXPECT_EQ(sites.reports.at("toy").elided_calls, 0);
@@ -87,7 +87,7 @@ TEST(Elision, OffElidesNothing) {
 
 TEST(Elision, ATrainedGateNeedsTheValue) {
   Chain chain({.trained_modulation = true});
-  VerifiedSites sites;
+  RecomputeState sites;
   EXPECT_TRUE(same_bits(chain.step({}), chain.step(eliding(sites))));
   EXPECT_TRUE(sites.reports.at("toy").dead.empty());
   EXPECT_EQ(sites.reports.at("toy").recomputed_calls, 9);
@@ -111,7 +111,7 @@ class BecomesAlive : public testing::Test {
 };
 
 TEST_F(BecomesAlive, IsFoundByTheRecheckEveryTime) {
-  VerifiedSites sites;
+  RecomputeState sites;
   EXPECT_TRUE(same_bits(single.step({}), single.step(eliding(sites))));
   EXPECT_EQ(sites.reports.at("toy").dead, Strings{"mm#0"});
   sites.recheck_elision();
@@ -131,7 +131,7 @@ TEST_F(BecomesAlive, IsFoundByTheRecheckEveryTime) {
 /// what happens to be in it.
 TEST_F(BecomesAlive, IsFoundWhateverThePlaceholdersMemoryHolds) {
   for (int64_t rows : {1, 2, 8, 64, 512}) {
-    VerifiedSites sites;
+    RecomputeState sites;
     flag = false;
     single.carried = {data(3, {rows, 8})};
     single.step(eliding(sites));
@@ -154,7 +154,7 @@ TEST(Elision, NothingIsDeadThatOnlyAnotherValueHides) {
   });
   single.block.add(a);
   single.carried = {data(3, {4, 8})};
-  VerifiedSites sites;
+  RecomputeState sites;
   for (int step = 0; step < 2; ++step) EXPECT_TRUE(same_bits(single.step({}), single.step(eliding(sites))));
   for (const std::string& dead : sites.reports.at("toy").dead) EXPECT_EQ(dead, "mm#0");
 }

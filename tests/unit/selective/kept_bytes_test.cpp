@@ -27,7 +27,7 @@ class KeptBytes : public testing::Test {
  protected:
   static constexpr int64_t kBlocks = 5, kRows = 64;
   std::vector<int64_t> readings(SavePolicy* save, bool retain) {
-    VerifiedSites sites;
+    RecomputeState sites;
     BlockRun how = recomputed(&sites);
     how.options.save = save;
     chain_.step(how);  // the first run is verified, which holds on to outputs
@@ -64,7 +64,7 @@ TEST_F(KeptBytes, StayWithARetainedGraph) {
 TEST_F(KeptBytes, NothingIsLeftAfterTheStep) {
   selective::SaveList save({"attention", "matmul"});
   const int64_t before = counter_.live();
-  VerifiedSites sites;
+  RecomputeState sites;
   BlockRun how = keeping(save, &sites);
   how.options.elide = true;
   for (int step = 0; step < 2; ++step) chain_.step(how);

@@ -102,7 +102,7 @@ TEST_F(Mismatch, Dtype) {
 }
 
 TEST_F(Mismatch, WithNothingKeptElisionChecksTheCallsToo) {
-  VerifiedSites sites;
+  RecomputeState sites;
   int left = 4;  // verified twice, recorded once; the recompute differs
   single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> {
     const at::Tensor y = at::mm(flow.carried[0], w->get());
@@ -160,7 +160,7 @@ TEST_F(Mismatch, WhatIsNotKeptMayBeChangedInPlace) {
     return {linear(at::silu(y))};
   };
   SaveList save({"frozen_linear"});
-  VerifiedSites sites;
+  RecomputeState sites;
   EXPECT_TRUE(same_bits(single.step({}), single.step(keeping(save, &sites))));
 }
 
@@ -169,7 +169,7 @@ TEST_F(Mismatch, NestedBlocks) {
                "inner");
   inner.block.add(w);
   for (const bool verify : {false, true}) {
-    VerifiedSites sites;
+    RecomputeState sites;
     SaveList save({"mm"});
     const BlockRun how = keeping(save, verify ? &sites : nullptr);
     single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> { return run_block(inner.block, flow, how); };
@@ -184,7 +184,7 @@ TEST_F(Mismatch, ABlockRecomputedInFullInsideOneThatKeeps) {
                "inner");
   inner.block.add(w);
   for (const bool verify : {false, true}) {
-    VerifiedSites sites;
+    RecomputeState sites;
     SaveList save({"mm"});
     const BlockRun inside = recomputed(verify ? &sites : nullptr);
     single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> {

@@ -50,7 +50,7 @@ TEST_P(Save, GradientsArePlainAndCountsAreExact) {
   const std::vector<at::Tensor> plain = chain.step({});
   for (const bool elide : {false, true}) {
     SaveList save(param.save);
-    VerifiedSites sites;
+    RecomputeState sites;
     BlockRun how = keeping(save, &sites);
     how.options.elide = elide;
     for (int step = 0; step < 2; ++step) EXPECT_TRUE(same_bits(plain, chain.step(how))) << elide << step;
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(All, Save,
 TEST(SaveReport, BytesAndFlopsAreThoseOfTheKeptCalls) {
   Chain chain;
   SaveList save({"attention"});
-  VerifiedSites sites;
+  RecomputeState sites;
   chain.step(keeping(save, &sites));
   const RecomputeReport& report = sites.reports.at("toy");
   EXPECT_EQ(report.kept_bytes, 12 * 32 * 4 + 2 * 12 * 4);  // output and log-sum-exp
@@ -93,7 +93,7 @@ TEST(SaveReport, BytesAndFlopsAreThoseOfTheKeptCalls) {
 
 TEST(SaveReport, ElidedIsTheLastLinearBehindAFrozenGate) {
   Chain chain;
-  VerifiedSites sites;
+  RecomputeState sites;
   chain.step(eliding(sites));
   const RecomputeReport& report = sites.reports.at("toy");
   EXPECT_EQ(report.dead, (Strings{"frozen_linear#3", "addmm#1"}));
@@ -106,7 +106,7 @@ TEST(Save, RetainedGraphGivesTheSameGradientsTwice) {
   const std::vector<at::Tensor> plain = chain.step({});
   for (const bool elide : {false, true}) {
     SaveList save({"attention", "every_second_matmul"});
-    VerifiedSites sites;
+    RecomputeState sites;
     BlockRun how = keeping(save, &sites);
     how.options.elide = elide;
     const at::Tensor loss = chain.loss(how);
@@ -129,7 +129,7 @@ TEST(Save, UncheckedLastBlocksAndRecomputedFirstOnesMix) {
     SaveList save{{"attention"}};
   } policy;
   Chain chain;
-  VerifiedSites sites;
+  RecomputeState sites;
   EXPECT_TRUE(same_bits(chain.step({}), chain.step(recomputed(&sites), &policy)));
 }
 
@@ -161,7 +161,7 @@ TEST(Save, AThrowInTheRecomputeLeavesTheStepRepeatable) {
   const std::vector<at::Tensor> plain = chain.step({});
   for (const bool elide : {false, true}) {
     SaveList save({"attention", "mm"});
-    VerifiedSites sites;
+    RecomputeState sites;
     BlockRun how = keeping(save, &sites);
     how.options.elide = elide;
     int thrown = 0;
@@ -185,7 +185,7 @@ TEST(Save, AThrowInAnyTrialLeavesTheStepRepeatable) {
   const std::vector<at::Tensor> plain = chain.step({});
   for (int n = 1; n < 60; n += 3) {
     SaveList save({"attention"});
-    VerifiedSites sites;
+    RecomputeState sites;
     BlockRun how = keeping(save, &sites);
     how.options.elide = true;
     int left = n;

@@ -53,6 +53,7 @@ class PackSome final : public WeightFormat {
       at::Tensor dense(at::ScalarType dtype) const override { return inner_.dense(dtype); }
       int64_t bytes() const override { return bytes_; }
       void to(at::Device device) override { inner_.to(device); }
+      std::vector<at::Tensor*> tensors() override { return inner_.tensors(); }
 
      private:
       DenseWeight inner_;
@@ -108,6 +109,29 @@ TEST(SourceBuilder, FrozenWeightsAreCopiesInTheComputeDtype) {
   EXPECT_EQ(builder.inventory().weight_bytes, 2 * (6 + 2 + 4));
   EXPECT_EQ(builder.inventory().parameter_count, 12);
   EXPECT_TRUE(trained_parameters(builder.inventory()).empty());
+}
+
+/// Of a family of experts only one is trained: the other's weights are frozen ones, also when they are read later.
+TEST(SourceBuilder, WhatTheModelSparesIsNotTrained) {
+  for (const bool later : {false, true}) {
+    test::MemorySource source(weights());
+    BuildOptions trained = options(at::kBFloat16, true);
+    trained.headers_only = later;
+    SourceBuilder builder(source, trained);
+    builder.spare(true);
+    const Linear spared = builder.linear("attn.to_q", 3, 2, true);
+    builder.spare(false);
+    const ParameterPtr norm = builder.parameter("norm.weight", {4});
+    if (later) builder.materialise(builder.inventory().linears, builder.inventory().parameters);
+    EXPECT_TRUE(spared.state().spared);
+    ASSERT_TRUE(spared.state().frozen);
+    EXPECT_TRUE(
+        test::same_bits(spared.state().frozen->dense(at::kBFloat16), weights()["attn.to_q.weight"].to(at::kBFloat16)));
+    EXPECT_EQ(spared.state().bias->value().scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(spared.trainable().empty());
+    EXPECT_TRUE(norm->trainable());
+    EXPECT_EQ(trained_parameters(builder.inventory()), std::vector<Parameter*>{norm.get()});
+  }
 }
 
 TEST(SourceBuilder, TrainedWeightsAreFp32MastersUnderAnyComputeDtype) {

@@ -104,7 +104,7 @@ int64_t peak_of_gradients(bool fused, bool recompute) {
   const int64_t begin = counter.live();
   const Example example = run.objective.prepare(run.data.batch(2, 0), run.model, run.random);
   const at::Tensor graph =
-      forward_loss(run.model, run.objective, example, run.memory, run.trainer->verified_sites(), 0);
+      forward_loss(run.model, run.objective, example, run.memory, run.trainer->recompute_state(), 0);
   const int64_t forward = counter.live() - begin;
   const_cast<test::CountingAllocator&>(counter).reset_peak();
   if (fused) run.fused->begin(1e-2);

@@ -57,13 +57,13 @@ struct Nothing final : Block {
 
 TEST(MemoryStack, EmptyRunsEveryBlockPlainly) {
   const MemoryStack stack;
-  VerifiedSites verified;
+  RecomputeState verified;
   Nothing block;
   const BlockRun run = stack.run_at({&block, 3, 5, 1}, &verified);
   EXPECT_FALSE(run.options.recompute);
   EXPECT_EQ(run.store, nullptr);
   EXPECT_EQ(run.residency, nullptr);
-  EXPECT_EQ(run.verified, &verified);
+  EXPECT_EQ(run.state, &verified);
   EXPECT_EQ(run.site.index, 3);
   EXPECT_EQ(run.site.micro_batch, 1);
   EXPECT_EQ(stack.format(), nullptr);

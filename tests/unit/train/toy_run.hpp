@@ -36,7 +36,7 @@ class NotingObjective final : public Objective {
  public:
   [[nodiscard]] std::vector<std::string> provides() const override { return inner_->provides(); }
   [[nodiscard]] Example prepare(const Batch& batch, const Model& model, const Random& random) const override;
-  [[nodiscard]] at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const override {
+  [[nodiscard]] at::Tensor loss(const Example& example, const Prediction& predict) const override {
     return inner_->loss(example, predict);
   }
   mutable std::vector<uint64_t> keys;
@@ -49,7 +49,7 @@ class NotingObjective final : public Objective {
 struct ToyHow {
   int64_t per_step = 3, micro = 1;
   bool recompute = false;
-  bool full = false;  ///< all parameters are trained, without LoRA
+  bool full = false;   ///< all parameters are trained, without LoRA
   bool fused = false;  ///< updates in backward
   double max_grad_norm = 1.0;
   double ema = 0.9;

@@ -50,7 +50,7 @@ TEST(Trainer, RecomputingChangesNoBit) {
     EXPECT_EQ(plain.train_to(5), recomputed.train_to(5));
     for (const auto& [name, value] : plain.values())
       EXPECT_TRUE(test::same_bits(value, recomputed.values().at(name))) << name;
-    EXPECT_EQ(recomputed.trainer->verified_sites().signatures.size(), recomputed.model.blocks().size());
+    EXPECT_EQ(recomputed.trainer->recompute_state().signatures.size(), recomputed.model.blocks().size());
   }
 }
 

@@ -50,7 +50,7 @@ class TRAINER_API Autoencoder {
 /// What an encoder factory is given. `weights` and `tokenizer` stay valid as long as the encoder.
 struct EncoderContext {
   const Options& options;
-  std::shared_ptr<WeightSource> weights;  ///< names as in the file
+  std::shared_ptr<WeightSource> weights;  ///< names as in the file; null if the manifest needs none
   std::string config;                     ///< text of config.json, or ""
   std::shared_ptr<Tokenizer> tokenizer;   ///< text encoders only
   at::ScalarType dtype = at::kFloat;      ///< compute dtype

@@ -1,10 +1,12 @@
 /// @file One literal that names everything two C++ binaries must share to exchange objects. Each field guards against a
-/// failure seen in practice: a changed vtable (sdk), another LibTorch or string ABI (torch, cxx11abi), another compiler
-/// or standard library layout (cxxabi, compiler, libstdcxx), mixed sanitizers (asan kills a plain host inside dlopen).
+/// failure seen in practice: a changed vtable (sdk, headers), another LibTorch or string ABI (torch, cxx11abi), another
+/// compiler or standard library layout (cxxabi, compiler, libstdcxx), mixed sanitizers (asan kills a plain host inside
+/// dlopen).
 #pragma once
 
 #include <torch/version.h>
 #include <trainer/sdk/abi.h>
+#include <trainer/sdk/headers.h>
 
 #include <cstddef>
 
@@ -20,7 +22,8 @@
 #else
 #define TRAINER_ASAN "0"
 #endif
-#define TRAINER_SDK_FINGERPRINT                                                            \
-  "sdk=" TRAINER_SDK_VERSION ";torch=" TORCH_VERSION                                       \
-  ";cxx11abi=" TRAINER_STR(_GLIBCXX_USE_CXX11_ABI) ";cxxabi=" TRAINER_STR(__GXX_ABI_VERSION) \
-  ";compiler=" TRAINER_COMPILER ";libstdcxx=" TRAINER_STR(_GLIBCXX_RELEASE) ";asan=" TRAINER_ASAN
+#define TRAINER_SDK_FINGERPRINT                                                      \
+  "sdk=" TRAINER_SDK_VERSION ";headers=" TRAINER_SDK_HEADERS ";torch=" TORCH_VERSION \
+  ";cxx11abi=" TRAINER_STR(_GLIBCXX_USE_CXX11_ABI) ";cxxabi=" TRAINER_STR(           \
+      __GXX_ABI_VERSION) ";compiler=" TRAINER_COMPILER                               \
+                         ";libstdcxx=" TRAINER_STR(_GLIBCXX_RELEASE) ";asan=" TRAINER_ASAN

@@ -57,6 +57,9 @@ class TRAINER_API FrozenWeight {
   /// Bytes held on the device.
   [[nodiscard]] virtual int64_t bytes() const = 0;
   virtual void to(at::Device device) = 0;
+  /// The tensors that hold the weight. A residency may put in place of each one of the same content, shape, strides and
+  /// dtype elsewhere; between the runs of the block they need not hold anything.
+  [[nodiscard]] virtual std::vector<at::Tensor*> tensors() = 0;
 };
 
 /// A frozen weight kept as a plain tensor in its compute dtype. What the host uses when no strategy packs a weight.
@@ -68,6 +71,7 @@ class TRAINER_API DenseWeight final : public FrozenWeight {
   [[nodiscard]] at::Tensor dense(at::ScalarType dtype) const override;
   [[nodiscard]] int64_t bytes() const override;
   void to(at::Device device) override;
+  [[nodiscard]] std::vector<at::Tensor*> tensors() override { return {&weight_}; }
 
  private:
   at::Tensor weight_;
@@ -92,6 +96,7 @@ struct LinearState {
   ParameterPtr bias;                       ///< may be null
   std::unique_ptr<LinearAdapter> adapter;  ///< may be null
   bool adapter_enabled = true;             ///< off: the layer behaves as if it had no adapter
+  bool spared = false;                     ///< no part of what this run trains (ModelBuilder::spare): gets no adapter
 };
 
 /// A linear layer, by handle: y = x W^T (+ b), plus the adapter's part. Always computed on 2-D data, so that the same

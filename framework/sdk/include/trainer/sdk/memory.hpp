@@ -27,13 +27,16 @@ class TRAINER_API WeightFormat {
   [[nodiscard]] virtual int64_t bytes(const LinearState& linear, at::ScalarType compute) const;
 };
 
-/// Moves weights between memories around the use of a block (block swap). At most one in a run.
+/// Moves weights between memories around the use of a block (block swap). At most one in a run. What it may move is
+/// what FrozenWeight::tensors names: all else of a block is read through tensors that autograd may hold on to.
 class TRAINER_API WeightResidency {
  public:
   virtual ~WeightResidency();
   /// Called once before the first step with the chain in execution order.
   virtual void plan(std::span<Block* const> blocks) = 0;
-  /// Called around every run of a block: `Pass::backward` brackets recompute and backward together.
+  /// Called around every run of a block; `Pass::backward` brackets a recompute together with the backward, or what
+  /// autograd runs of a block that is not recomputed. When a step dies, `after` comes at the latest when its graph is
+  /// freed, so several blocks may be in use at once for a moment.
   virtual void before(const Site& site, Pass pass) = 0;
   virtual void after(const Site& site, Pass pass) noexcept = 0;
 };
@@ -42,7 +45,8 @@ class TRAINER_API WeightResidency {
 class TRAINER_API ActivationStore {
  public:
   virtual ~ActivationStore();
-  /// Takes over a tensor; the returned handle owns it. Contents must come back bit for bit on the same device.
+  /// Takes over a tensor; the returned handle owns it, and its release is the tensor's. Contents must come back bit for
+  /// bit on the same device. A shared tensor of the flow comes once for each block that reads it, as the same tensor.
   virtual std::shared_ptr<void> put(const at::Tensor& tensor, const Site& site) = 0;
   /// May be called more than once per handle (retain_graph).
   virtual at::Tensor take(const std::shared_ptr<void>& handle, const Site& site) = 0;

@@ -29,6 +29,10 @@ TRAINER_API std::string did_you_mean(std::string_view name, std::span<const std:
 /// before or after the other is near too ("model.img_in.weight").
 TRAINER_API std::string did_you_mean_tensor(std::string_view name, std::span<const std::string> valid);
 
+/// Whether all of `text` fits `pattern`, in which `*` stands for any text, also none; everything else is literal. Goes
+/// back to the last star only: at most length times length comparisons, no recursion.
+TRAINER_API bool matches_glob(std::string_view pattern, std::string_view text);
+
 /// A name from a file made safe for a message: control bytes escaped, cut to 120 bytes, in double quotes.
 TRAINER_API std::string quote_name(std::string_view text);
 

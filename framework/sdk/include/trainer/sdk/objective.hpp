@@ -3,17 +3,19 @@
 
 #include <trainer/sdk/model.hpp>
 
+#include <concepts>
 #include <functional>
+#include <utility>
 
 namespace trainer {
 
 /// One micro-batch of cached samples, on the device of the prologue.
 struct Batch {
-  at::Tensor latents;                   ///< clean, normalised [B, C, T, h, w]; undefined for non-diffusion data
-  NamedTensors conditioning;            ///< stacked over samples, e.g. {"prompt_embeds": [B, L, J]}
-  std::vector<at::Tensor> references;   ///< clean reference latents [B, C, T, h', w'] each, may be empty
-  std::vector<uint64_t> sample_keys;    ///< [B] position of each sample in the run's sample order: keys its randomness
-  uint64_t step = 0;                    ///< optimiser step
+  at::Tensor latents;                  ///< clean, normalised [B, C, T, h, w]; undefined for non-diffusion data
+  NamedTensors conditioning;           ///< stacked over samples, e.g. {"prompt_embeds": [B, L, J]}
+  std::vector<at::Tensor> references;  ///< clean reference latents [B, C, T, h', w'] each, may be empty
+  std::vector<uint64_t> sample_keys;   ///< [B] position of each sample in the run's sample order: keys its randomness
+  uint64_t step = 0;                   ///< optimiser step
 };
 
 /// Keyed randomness: every value is a function of (seed, purpose, step, sample key).
@@ -30,9 +32,30 @@ class TRAINER_API Random {
 
 /// What one forward needs.
 struct Example {
-  NamedTensors inputs;         ///< for Model::prologue
-  NamedTensors targets;        ///< for Objective::loss
-  std::vector<double> times;   ///< [B] timesteps, for reports; may be empty
+  NamedTensors inputs;        ///< for Model::prologue
+  NamedTensors targets;       ///< for Objective::loss
+  std::vector<double> times;  ///< [B] timesteps, for reports; may be empty
+};
+
+/// The model's epilogue as an objective calls it: the whole prediction, or slices of its last dimension.
+class Prediction {
+ public:
+  using Whole = std::function<at::Tensor()>;
+  using Sliced = std::function<at::Tensor(int64_t begin, int64_t end)>;
+  Prediction(Whole whole, Sliced sliced) : whole_(std::move(whole)), sliced_(std::move(sliced)) {}
+  /// Of a function that gives the whole; slices are cut from it.
+  template <std::invocable F>
+  Prediction(F whole) : Prediction(Whole(whole), [whole](int64_t b, int64_t e) { return whole().slice(-1, b, e); }) {}
+  /// Of a model after its blocks; both are borrowed.
+  Prediction(Model& model, const Flow& flow)
+      : Prediction([&] { return model.epilogue(flow); },
+                   [&](int64_t begin, int64_t end) { return model.epilogue_slice(flow, begin, end); }) {}
+  [[nodiscard]] at::Tensor operator()() const { return whole_(); }
+  [[nodiscard]] at::Tensor slice(int64_t begin, int64_t end) const { return sliced_(begin, end); }
+
+ private:
+  Whole whole_;
+  Sliced sliced_;
 };
 
 class TRAINER_API Objective {
@@ -41,8 +64,18 @@ class TRAINER_API Objective {
   /// Names this objective puts into `Example::inputs` (besides the conditioning); matched with Model::inputs at check.
   [[nodiscard]] virtual std::vector<std::string> provides() const = 0;
   [[nodiscard]] virtual Example prepare(const Batch& batch, const Model& model, const Random& random) const = 0;
-  /// Scalar fp32 loss, mean over the micro-batch. `predict` runs the epilogue; call it once (or over slices).
-  [[nodiscard]] virtual at::Tensor loss(const Example& example, const std::function<at::Tensor()>& predict) const = 0;
+  /// Scalar fp32 loss, mean over the micro-batch. `predict` runs the epilogue: call it once, or once a slice.
+  [[nodiscard]] virtual at::Tensor loss(const Example& example, const Prediction& predict) const = 0;
+};
+
+/// A low-rank pair of one layer: y += alpha / rank * up (down x).
+struct LoraLayer {
+  std::string layer;  ///< canonical name
+  at::Tensor down;    ///< [rank, in]
+  at::Tensor up;      ///< [out, rank]
+  double alpha = 0;
+  [[nodiscard]] int64_t rank() const { return down.size(0); }
+  [[nodiscard]] double scale() const { return alpha / static_cast<double>(rank()); }
 };
 
 /// Makes the trained add-on of each targeted linear layer.
@@ -54,6 +87,9 @@ class TRAINER_API Adapter {
   using InitNormal = std::function<at::Tensor(double mean, double std, at::IntArrayRef shape)>;
   [[nodiscard]] virtual std::unique_ptr<LinearAdapter> attach(const LinearState& state, const Init& uniform,
                                                               const InitNormal& normal) const = 0;
+  /// Takes its first values from a LoRA file (`adapter.path`); called before everything else. Throws Error (bad_recipe)
+  /// when the recipe asks for something else than the file holds, or when this kind of adapter cannot: the default.
+  virtual void start_from(std::vector<LoraLayer> layers);
   /// Glob patterns chosen by the recipe, or empty for the model's default.
   [[nodiscard]] virtual std::vector<std::string> targets() const = 0;
   /// Tensors of the portable export of one layer: "<layer>.lora_A.weight", ... in the dtype of the parameters.

@@ -19,12 +19,12 @@ struct RecomputeReport {
   std::vector<std::string> kept, dead;  ///< "op#index"
 };
 
-/// Sites whose first run was verified; owned by the run. A site is a block with the shapes, dtypes, strides and
-/// requires_grad bits of its inputs and parameters;
-/// every block is verified once for each.
-struct VerifiedSites {
+/// What the engine learns in a run and reports: which sites were verified, what is dead in them, what was recomputed.
+/// Owned by the run. A site is a block with the shapes, dtypes, strides and requires_grad bits of its inputs and
+/// parameters; every block is verified once for each.
+struct RecomputeState {
   std::set<std::string> signatures;
-  bool always = false;  ///< verify every run (debug)
+  bool always = false;  ///< verify every run; in a recipe memory.verify = "always"
   /// Name of a leaf tensor for messages, e.g. a parameter's; may be empty.
   std::function<std::string(const at::Tensor&)> name_of;
 
@@ -35,6 +35,8 @@ struct VerifiedSites {
   void recheck_elision() {
     for (const auto& [site, calls] : dead) stale.insert(site);
   }
+  /// By block type: bytes of the flow that a recomputed block keeps, shared tensors included; 0 with a store.
+  std::map<std::string, int64_t> input_bytes;
   std::map<std::string, RecomputeReport> reports;  ///< by block type, of the last block of it that ran
 };
 
@@ -44,7 +46,7 @@ struct BlockRun {
   CheckpointOptions options;
   ActivationStore* store = nullptr;
   WeightResidency* residency = nullptr;
-  VerifiedSites* verified = nullptr;  ///< null: no verification (tests of the detectors themselves)
+  RecomputeState* state = nullptr;  ///< null: no verification (tests of the detectors themselves)
 };
 
 /// Adds up the floating-point operations of the matrix products, convolutions and attentions that run on this thread as

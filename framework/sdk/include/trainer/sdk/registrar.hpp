@@ -2,6 +2,7 @@
 #pragma once
 
 #include <trainer/sdk/encoders.hpp>
+#include <trainer/sdk/lora_names.hpp>
 #include <trainer/sdk/memory.hpp>
 #include <trainer/sdk/objective.hpp>
 #include <trainer/sdk/placement.hpp>
@@ -15,6 +16,8 @@ struct ModelComponent {
   std::shared_ptr<WeightSource> (*map_weights)(std::shared_ptr<WeightSource> file) = nullptr;
   /// Null: `trainer plugins check` needs a folder of weights.
   Miniature (*miniature)() = nullptr;
+  /// The LoRA files of this family; null: one format, with canonical names and no prefix.
+  LoraFamily (*lora_family)() = nullptr;
 };
 
 template <typename Interface, typename Context>

@@ -20,7 +20,7 @@ using NamedTensors = std::map<std::string, at::Tensor, std::less<>>;
 struct Flow {
   std::vector<at::Tensor> carried;  ///< replaced by every block, e.g. {img [B,N,D], txt [B,L,D]}
   std::vector<at::Tensor> shared;   ///< made once per forward, read by every block, e.g. {mod_img [B,6D], rope_cos}
-  std::vector<int64_t> sizes;       ///< plain numbers the epilogue needs, e.g. {grid height, grid width}
+  std::vector<int64_t> sizes;       ///< plain numbers for blocks and epilogue, e.g. {grid height, grid width}
 };
 
 }  // namespace trainer

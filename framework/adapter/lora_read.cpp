@@ -1,0 +1,196 @@
+#include <ATen/core/Tensor.h>
+#include <adapter/fuse.hpp>
+#include <adapter/lora_metadata.hpp>
+#include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
+#include <weights/convert.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+namespace trainer::adapter {
+namespace {
+
+/// Mistakes of a file, one a line; of a file that is something else altogether the first ones are enough.
+class Problems {
+ public:
+  void add(const std::string& text) {
+    if (++count_ <= kShown) text_ += "\n  " + text;
+  }
+  void throw_if_any(const std::string& what, const char* code) const {
+    if (count_ == 0) return;
+    const std::string more = count_ > kShown ? "\n  and " + std::to_string(count_ - kShown) + " more" : "";
+    throw Error(ExitCode::bad_input, what + text_ + more, code);
+  }
+
+ private:
+  static constexpr std::size_t kShown = 20;
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
+/// One layer as the file has it: fused, and under the file's name.
+struct Pair {
+  LoraTarget target;
+  at::Tensor down, up;
+  std::optional<double> alpha;
+  bool kohya = false, usual = true;
+};
+
+class Reader {
+ public:
+  Reader(const weights::TensorFile& file, const LoraFamily& family) : file_(file), family_(family), names_(family) {}
+
+  LoraFile read() {
+    for (const std::string& name : file_.names()) collect(name);
+    for (const auto& [name, pair] : pairs_) check(name, pair);
+    if (pairs_.empty()) problems_.add("it holds no pair of LoRA matrices");
+    problems_.throw_if_any(file_.path().string() + ": not a LoRA for " + family_.name + ":", "LORA_KEYS");
+    LoraFile lora{{}, format(), {}, stated_step(file_)};
+    add_layers(lora);
+    return lora;
+  }
+
+ private:
+  void collect(const std::string& name) {
+    const std::optional<LoraKey> key = parse_lora_key(name);
+    if (const std::string other = other_adapter(name); !other.empty())
+      return problems_.add(quote_name(name) + " belongs to a " + other + ", which is not read");
+    if (!key) return problems_.add(quote_name(name) + " is no part of a LoRA");
+    const std::optional<LoraTarget> target = names_.resolve(key->stem);
+    if (!target)
+      return problems_.add(quote_name(name) + " belongs to no layer of " + family_.name + names_.suggestion(key->stem));
+    Pair& pair = pairs_[target->name];
+    const bool known = pair.down.defined() || pair.up.defined() || pair.alpha;
+    if (known && pair.target.prefix != target->prefix)
+      return problems_.add(quote_name(name) + " stands beside the same layer under the prefix " +
+                           quote_name(pair.target.prefix));
+    pair.target = *target;
+    pair.kohya = pair.kohya || key->kohya;
+    pair.usual = pair.usual && key->usual;
+    if (key->part == LoraPart::alpha) return read_alpha(name, pair);
+    at::Tensor& place = key->part == LoraPart::down ? pair.down : pair.up;
+    if (place.defined()) return problems_.add(quote_name(name) + " is there twice, spelled differently");
+    place = file_.read(name);
+    if (!at::isFloatingType(place.scalar_type()))
+      problems_.add(quote_name(name) + " does not hold numbers with a point");
+    if (!weights::all_finite(place))
+      throw Error(ExitCode::bad_input, file_.path().string() + ": " + quote_name(name) + " holds NaN or infinity",
+                  "LORA_NONFINITE");
+  }
+
+  void read_alpha(const std::string& name, Pair& pair) {
+    const at::Tensor tensor = file_.read(name);
+    const double alpha = tensor.numel() == 1 ? tensor.reshape({}).to(at::kDouble).item<double>() : 0;
+    if (!std::isfinite(alpha) || alpha <= 0)
+      return problems_.add(quote_name(name) + " is no positive number, as an alpha must be");
+    pair.alpha = alpha;
+  }
+
+  void check(const std::string& name, const Pair& pair) {
+    if (!pair.down.defined() || !pair.up.defined())
+      return problems_.add(quote_name(name) + ": only one of its two matrices is there");
+    const auto parts = static_cast<int64_t>(pair.target.halves_swapped ? 2 : pair.target.layers.size());
+    if (pair.down.dim() != 2 || pair.up.dim() != 2 || pair.down.size(0) != pair.up.size(1) || pair.down.size(0) == 0 ||
+        pair.up.size(0) % parts != 0)
+      problems_.add(quote_name(name) + ": " + shape_text(pair.down.sizes()) + " and " + shape_text(pair.up.sizes()) +
+                    " are no low-rank pair of this layer");
+  }
+
+  [[nodiscard]] bool is(const LoraFormat& format) const {
+    return std::all_of(pairs_.begin(), pairs_.end(), [&](const auto& item) {
+      const Pair& pair = item.second;
+      if (pair.target.prefix != format.prefix || pair.kohya != (format.keys == LoraKeys::kohya) || !pair.usual)
+        return false;
+      if (!format.aliased) return pair.target.layers.size() == 1 && pair.target.layers.front() == pair.target.name;
+      const auto alias = names_.alias_of(pair.target.layers.front());
+      return alias && alias->name == pair.target.name;
+    });
+  }
+
+  [[nodiscard]] std::string format() const {
+    for (const LoraFormat& format : family_.formats)
+      if (is(format)) return format.name;
+    return "other";
+  }
+
+  void add_layers(LoraFile& lora) {
+    const StatedScales stated(file_, pairs_.begin()->second.target.prefix);
+    const std::optional<double> folded = stated_folded_scale(file_);
+    bool tensors = false;
+    Problems twice;
+    std::set<std::string> seen;
+    for (const auto& [name, pair] : pairs_) {
+      LoraLayer layer{pair.target.layers.front(), pair.down, pair.up, 0};
+      tensors = tensors || pair.alpha;
+      layer.alpha = pair.alpha ? *pair.alpha : stated.alpha(layer.layer, layer.rank());
+      if (folded && layer.scale() == 1) layer = unfold(std::move(layer), *folded);
+      if (pair.target.halves_swapped) layer = swap_halves(std::move(layer));
+      for (LoraLayer& part : split(layer, pair.target.layers)) {
+        if (!seen.insert(part.layer).second) twice.add(quote_name(part.layer) + " is there fused and alone");
+        lora.layers.push_back(std::move(part));
+      }
+    }
+    twice.throw_if_any(file_.path().string() + ": layers are there twice:", "LORA_KEYS");
+    std::sort(lora.layers.begin(), lora.layers.end(),
+              [](const LoraLayer& a, const LoraLayer& b) { return a.layer < b.layer; });
+    lora.alpha = tensors           ? "stored for each layer"
+                 : stated.stated() ? "stated in peft's configuration"
+                 : folded          ? "folded into B (it was " + std::to_string(*folded) + " times the rank)"
+                                   : "none stored: readers apply alpha = rank";
+  }
+
+  const weights::TensorFile& file_;
+  const LoraFamily& family_;
+  LayerNames names_;
+  std::map<std::string, Pair> pairs_;
+  Problems problems_;
+};
+
+}  // namespace
+
+bool is_lora(const weights::TensorFile& file) {
+  for (const std::string& name : file.names()) {
+    const std::optional<LoraKey> key = parse_lora_key(name);
+    if ((key && key->part != LoraPart::alpha) || !other_adapter(name).empty()) return true;
+  }
+  return false;
+}
+
+LoraFamily plain_family(const std::string& name) {
+  LoraFamily family;
+  family.name = name;
+  family.formats.push_back({.name = "canonical", .readers = "trainer", .prefix = ""});
+  return family;
+}
+
+LoraFile read_lora(const weights::TensorFile& file, const LoraFamily& family) { return Reader(file, family).read(); }
+
+LoraFile read_lora(const std::filesystem::path& file, const LoraFamily& family) {
+  return read_lora(weights::TensorFile(file, {weights::Profile::compat, weights::ReadMode::copy}), family);
+}
+
+void check_layers(const std::string& where, std::span<const LoraLayer> layers, std::span<const Linear> model) {
+  std::map<std::string, const LinearState*> known;
+  std::vector<std::string> names;
+  for (const Linear& linear : model) {
+    known.emplace(linear.name(), &linear.state());
+    names.push_back(linear.name());
+  }
+  Problems problems;
+  for (const LoraLayer& layer : layers) {
+    const auto it = known.find(layer.layer);
+    if (it == known.end()) {
+      problems.add("the model has no layer " + quote_name(layer.layer) + did_you_mean(layer.layer, names));
+    } else if (layer.down.size(1) != it->second->in || layer.up.size(0) != it->second->out) {
+      const std::vector<int64_t> theirs{layer.up.size(0), layer.down.size(1)}, ours{it->second->out, it->second->in};
+      problems.add(quote_name(layer.layer) + ": made for a layer of " + shape_text(theirs) + ", the model's is " +
+                   shape_text(ours));
+    }
+  }
+  problems.throw_if_any(where + ": this LoRA is for another model:", "LORA_LAYERS");
+}
+
+}  // namespace trainer::adapter

@@ -1,0 +1,47 @@
+/// @file What the planner chose for `memory.budget`: the plan as it is printed, and as plan.json of a run, so that a
+/// resume uses the same one.
+#pragma once
+
+#include <planner/block_cost.hpp>
+#include <planner/budget.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+struct PlannedBlock {
+  std::string name, type;
+  std::string way;              ///< "none" or a candidate's label
+  int64_t kept = 0;             ///< bytes from its forward to its backward
+  double recomputed_flops = 0;  ///< heavy operations, before elision
+  bool operator==(const PlannedBlock&) const = default;
+};
+
+struct BudgetPlan {
+  int64_t budget = 0, peak = 0;  ///< bytes; `peak` is predicted for the training step
+  std::string format;            ///< what packs the weights: "none" or a candidate's label
+  std::vector<PlannedBlock> blocks;
+  double flops = 0;  ///< of a micro-batch without recomputation
+  double recomputed_flops = 0;
+  bool operator==(const BudgetPlan&) const = default;
+};
+
+/// A table for the user, blocks that follow each other and are run alike in one line.
+std::string describe(const BudgetPlan& plan);
+std::string to_json(const BudgetPlan& plan);
+/// Throws Error (bad_input) naming `file` when the text is no plan.
+BudgetPlan parse_plan(const std::string& text, const std::string& file);
+
+/// One row for each block type and each way of running it that occurs: operations kept, bytes kept and FLOPs recomputed
+/// a block.
+struct WayRow {
+  std::string type, way;
+  int64_t blocks = 0;
+  planner::BlockCost cost;
+};
+std::string table(const std::vector<WayRow>& rows);
+
+}  // namespace trainer::train

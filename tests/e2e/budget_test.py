@@ -1,0 +1,117 @@
+"""memory.budget from outside: the plan that is printed, what happens when none fits, and a resume that keeps it."""
+
+import json
+import re
+import unittest
+
+from program import QUICKSTART, SMALL, RunCase, log_lines, settings
+
+BAD_RECIPE, USAGE = 78, 2
+KEEP_ALL, TOO_SMALL = "2GB", "5MB"
+DEFAULTS = {"memory__strategies": "[]", "run__steps": 3}
+
+
+class Budget(RunCase):
+    def losses(self, run):
+        return [(line["loss"], line["grad_norm"]) for line in log_lines(run)]
+
+    def budget_run(self, name, budget, *pairs, options=(), **more):
+        run = self.folder / name
+        more.setdefault("run__steps", 3)
+        return run, self.train(run, *pairs, options=["--budget", budget, *options], **more)
+
+    def smallest(self):
+        """The smallest budget that works, as the error message says it."""
+        result = self.train(self.folder / "none", code=BAD_RECIPE, options=["--budget", TOO_SMALL])
+        found = re.search(r"the smallest budget that works for this recipe is (\d+MB)", result.err)
+        self.assertTrue(found, str(result))
+        return found[1]
+
+    def test_plan_is_printed_and_changes_nothing_that_is_learned(self):
+        plain = self.folder / "plain"
+        self.train(plain, **DEFAULTS)
+        smallest = self.smallest()
+        for name, budget in (("all", KEEP_ALL), ("least", smallest)):
+            run, result = self.budget_run(name, budget)
+            self.assertIn("plan for memory.budget", result.err)
+            self.assertIn("predicted peak", result.err)
+            if budget == KEEP_ALL or "fp8" not in result.err:
+                self.assertEqual(self.losses(run), self.losses(plain))
+            plan = json.loads((run / "plan.json").read_text())
+            self.assertEqual(len(plan["blocks"]), 6)
+            self.assertLessEqual(plan["peak"], plan["budget"])
+            measured = max(line["peak_bytes"] for line in log_lines(run))
+            self.assertLessEqual(measured, plan["budget"], "what was counted while it trained")
+            self.assertGreater(measured, 0.5 * plan["peak"])
+            ways = {block["way"] for block in plan["blocks"]}
+            self.assertEqual(ways == {"none"}, budget == KEEP_ALL, ways)
+            self.assertIn("budget = ", (run / "recipe.toml").read_text())
+
+    def test_too_small(self):
+        result = self.train(
+            self.folder / "run",
+            code=BAD_RECIPE,
+            options=["--budget", TOO_SMALL],
+            texts=["memory.budget: 5MB is too small", "To need less, lower train.micro_batch_size (now 2)", "adapter.rank"],
+        )
+        self.assertNotIn("step 1", result.err)
+        # One step below what it says is refused as well, what it says works.
+        smallest = int(self.smallest()[:-2])
+        self.train(self.folder / "less", code=BAD_RECIPE, options=["--budget", f"{smallest - 1}MB"])
+        self.budget_run("enough", f"{smallest}MB", run__steps=1)
+
+    def test_check_says_the_same(self):
+        arguments = ["check", SMALL, *settings(cache__folder=self.cache, run__output=self.folder / "run")]
+        self.expect(0, ["plan for memory.budget", "none"], *arguments, "--budget", KEEP_ALL)
+        self.expect(BAD_RECIPE, ["memory.budget: 5MB is too small"], *arguments, "--budget", TOO_SMALL)
+        shown = self.expect(0, ["block type", "double", "single", "operations kept"], *arguments)
+        self.assertRegex(shown.out, r"(?m)^  single +\d+ +full_checkpointing +[\d.]+ [kM]B +[\d.]+ MFLOP of [\d.]+ MFLOP +-$")
+
+    def test_with_strategies_it_is_refused(self):
+        recipe = self.write(
+            "both.toml", f'extends = "{QUICKSTART}"\n[memory]\nbudget = "1GB"\nstrategies = ["full_checkpointing"]\n'
+        )
+        self.expect(BAD_RECIPE, ["leave out memory.budget or memory.strategies"], "check", recipe)
+        self.expect(USAGE, ["--budget replaces the recipe's [memory]"], "run", SMALL, "--budget", "1GB", "--set",
+                    "memory.strategies=[]")
+        self.expect(BAD_RECIPE, ["memory.budget", '"lots"'], "run", SMALL, "--budget", "lots")
+
+    def test_resume_keeps_the_plan(self):
+        smallest = self.smallest()
+        whole, _ = self.budget_run("whole", smallest, run__steps=4)
+        run, _ = self.budget_run("run", smallest, run__steps=2)
+        plan = (run / "plan.json").read_bytes()
+        self.budget_run("run", smallest, run__steps=4)
+        self.assertEqual((run / "plan.json").read_bytes(), plan)
+        self.assertEqual(self.losses(run), self.losses(whole))
+
+    def test_resume_with_another_budget_goes_on_alike(self):
+        plain = self.folder / "plain"
+        self.train(plain, **{**DEFAULTS, "run__steps": 4})
+        run, _ = self.budget_run("run", "400MB", run__steps=2)
+        before = json.loads((run / "plan.json").read_text())
+        self.budget_run("run", KEEP_ALL, run__steps=4)
+        after = json.loads((run / "plan.json").read_text())
+        self.assertNotEqual(before["budget"], after["budget"])
+        self.assertEqual(before["format"], after["format"])
+        self.assertEqual(self.losses(run), self.losses(plain))
+
+    def test_damaged_plan(self):
+        run, _ = self.budget_run("run", KEEP_ALL, run__steps=2)
+        (run / "plan.json").write_text('{"budget": 1}')
+        self.train(run, code=65, options=["--budget", KEEP_ALL], texts=["plan.json", "delete this file"], run__steps=4)
+
+    def test_explain_with_a_recipe(self):
+        result = self.expect(
+            0,
+            ["memory.budget may choose it with", "a micro-batch of 2", 'selective_checkpointing save = ["attention"]'],
+            "explain",
+            "memory.selective_checkpointing",
+            SMALL,
+        )
+        self.assertRegex(result.out, r'(?m)^  single .*save = \["attention"\] .*_scaled_dot_product_flash_attention_for_cpu#0$')
+        self.expect(USAGE, ["memory strategy"], "explain", "optimizer.lr", SMALL)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

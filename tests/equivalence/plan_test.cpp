@@ -1,0 +1,90 @@
+/// @file Plans of the budget planner: whatever way each block is run, three steps are those of the plain run, bit for
+/// bit. (That the ways fit a budget is another test's matter.)
+#include <gtest/gtest.h>
+
+#include <random>
+#include <train/budget_plan.hpp>
+#include <train/planned.hpp>
+
+#include "subjects.hpp"
+
+namespace trainer::equivalence {
+namespace {
+
+using prove::Setting;
+using prove::Trajectory;
+using train::Candidates;
+using train::MemoryStack;
+using train::PlannedRecompute;
+
+MemoryStack stack_of_plan(std::vector<std::size_t> ways) {
+  auto plan = std::make_unique<PlannedRecompute>(train::make_candidates(loader()).recompute);
+  plan->set(std::move(ways));
+  std::vector<MemoryStack::Named> named;
+  named.push_back({"plan", std::move(plan)});
+  return MemoryStack(std::move(named));
+}
+
+TEST(Plan, CandidatesComeFromTheManifests) {
+  const Candidates candidates = train::make_candidates(loader());
+  std::vector<std::string> labels;
+  for (const auto& candidate : candidates.recompute) labels.push_back(candidate.label);
+  EXPECT_EQ(labels, (std::vector<std::string>{"full_checkpointing", "selective_checkpointing save = [\"attention\"]",
+                                              "selective_checkpointing save = [\"every_second_matmul\"]",
+                                              "selective_checkpointing save = [\"matmul\"]",
+                                              "selective_checkpointing save = [\"attention\", \"matmul\"]"}));
+  ASSERT_EQ(candidates.formats.size(), 1U);
+  EXPECT_EQ(candidates.formats[0].label, "fp8_weight_only");
+  for (const auto& candidate : candidates.recompute) EXPECT_TRUE(train::compatible(candidate, candidates.formats[0]));
+}
+
+TEST(Plan, LabelsLeadBackToWays) {
+  PlannedRecompute plan(train::make_candidates(loader()).recompute);
+  for (std::size_t way = 0; way < plan.ways(); ++way) EXPECT_EQ(plan.way(plan.label(way)), way);
+  EXPECT_EQ(plan.label(0), "none");
+  EXPECT_THROW(static_cast<void>(plan.way("gone")), Error);
+  EXPECT_FALSE(plan.choose({}).recompute) << "before a plan is set every block runs plainly";
+}
+
+TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
+  train::BudgetPlan plan{2'000'000'000, 1'500'000'000, "none", {}, 4e12, 1e12};
+  for (int i = 0; i < 3; ++i)
+    plan.blocks.push_back({"double." + std::to_string(i), "double", "full_checkpointing", 1000 + i, 5e9});
+  plan.blocks.push_back({"single.0", "single", "none", 250'000'000, 0});
+  EXPECT_EQ(train::parse_plan(train::to_json(plan), "plan.json"), plan);
+  EXPECT_EQ(train::describe(plan),
+            "plan for memory.budget = 2.0 GB: predicted peak 1.5 GB, weights as they are\n"
+            "  blocks                 run with            kept, each  recomputed, each\n"
+            "  double.0 ... double.2  full_checkpointing  1.0 kB      5.0 GFLOP\n"
+            "  single.0               none                250 MB      0 FLOP\n"
+            "  25 % of the forward's and backward's FLOPs are computed again\n");
+  for (const char* text : {"", "[]", "{}", "{\"budget\": \"x\"}"}) {
+    try {
+      train::parse_plan(text, "run/plan.json");
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
+      EXPECT_NE(std::string(error.what()).find("run/plan.json"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Plan, EveryMixtureOfWaysEqualsThePlainRun) {
+  std::mt19937 random(7);
+  const std::size_t ways = train::make_candidates(loader()).recompute.size() + 1;
+  for (const prove::Subject& subject : subjects())
+    for (const Setting& setting : settings_of(subject)) {
+      if (setting.micro_batches != 3 || setting.adapter != "lora") continue;
+      const Trajectory plain = prove::run_cell(loader(), setting, stack_of_plan({}));
+      for (int i = 0; i < 4; ++i) {
+        std::vector<std::size_t> plan(16);
+        std::string text;
+        for (std::size_t& way : plan) text += std::to_string(way = random() % ways);
+        const auto differs = first_difference(prove::run_cell(loader(), setting, stack_of_plan(plan)), plain);
+        EXPECT_FALSE(differs) << text_of(setting) << " ways " << text << ": " << differs->text();
+      }
+    }
+}
+
+}  // namespace
+}  // namespace trainer::equivalence

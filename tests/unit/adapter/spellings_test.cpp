@@ -1,0 +1,158 @@
+/// @file What other programs write: spellings of keys, where alpha stands, metadata; and files that are refused.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <weights/safetensors_writer.hpp>
+#include <weights/tensor_file.hpp>
+
+#include "lora_fixture.hpp"
+
+namespace trainer::adapter {
+namespace {
+
+using Spellings = LoraFiles;
+
+at::Tensor ones(int64_t rows, int64_t columns) { return at::ones({rows, columns}, at::kFloat); }
+
+TEST_F(Spellings, EveryProgramsNamesMeanTheSameLayer) {
+  const std::string layer = "transformer_blocks.0.attn.to_out.0";
+  for (const auto& [stem, down, up] : std::vector<std::array<std::string, 3>>{
+           {"transformer." + layer, ".lora_A.weight", ".lora_B.weight"},
+           {layer, ".lora_A.default.weight", ".lora_B.default.weight"},
+           {layer, ".lora_down.weight", ".lora_up.weight"},
+           {"diffusion_model." + layer, ".lora_A.weight", ".lora_B.weight"},
+           {"diffusion_model.double_blocks.0.img_attn.proj", ".lora_A.weight", ".lora_B.weight"},
+           {"diffusion_model.double_blocks.0.img_attn.proj", ".lora_down.weight", ".lora_up.weight"},
+           {"lora_unet_double_blocks_0_img_attn_proj", ".lora_down.weight", ".lora_up.weight"},
+           {"lora_transformer_transformer_blocks_0_attn_to_out_0", ".lora_down.weight", ".lora_up.weight"},
+           {"lycoris_transformer_blocks_0_attn_to_out_0", ".lora_down.weight", ".lora_up.weight"}}) {
+    const LoraFile read = read_lora(raw({{stem + down, ones(2, 3)}, {stem + up, ones(5, 2)}}), family_);
+    ASSERT_EQ(read.layers.size(), 1U) << stem;
+    EXPECT_EQ(read.layers[0].layer, layer) << stem;
+    EXPECT_EQ(read.layers[0].alpha, 2) << stem;
+  }
+}
+
+TEST_F(Spellings, AlphaFromWhereItStands) {
+  const std::string a = "transformer_blocks.0.attn.to_q", b = "transformer_blocks.1.attn.to_q";
+  const auto pairs = [&](const std::string& prefix) {
+    return NamedTensors{{prefix + a + ".lora_A.weight", ones(4, 3)},
+                        {prefix + a + ".lora_B.weight", ones(5, 4)},
+                        {prefix + b + ".lora_A.weight", ones(4, 3)},
+                        {prefix + b + ".lora_B.weight", ones(5, 4)}};
+  };
+  const auto alphas = [&](const std::filesystem::path& file) {
+    const LoraFile read = read_lora(file, family_);
+    return std::pair(read.layers.at(0).alpha, read.layers.at(1).alpha);
+  };
+  EXPECT_EQ(alphas(raw(pairs("transformer."))), std::pair(4.0, 4.0));
+  const std::string key = "lora_adapter_metadata";
+  EXPECT_EQ(alphas(raw(pairs("transformer."), {{key, R"({"transformer.lora_alpha": 10})"}})), std::pair(10.0, 10.0));
+  EXPECT_EQ(alphas(raw(pairs("transformer."), {{key, R"({"transformer.lora_alpha": 10, "transformer.alpha_pattern":
+                                 {"transformer_blocks.1.attn.to_q": 3}})"}})),
+            std::pair(10.0, 3.0));
+  EXPECT_EQ(
+      alphas(raw(pairs("transformer."), {{key, R"({"transformer.lora_alpha": 10, "transformer.use_rslora": true})"}})),
+      std::pair(20.0, 20.0))
+      << "alpha / sqrt(rank)";
+  NamedTensors stored = pairs("");
+  stored[a + ".alpha"] = at::full({}, 7, at::kFloat);
+  EXPECT_EQ(alphas(raw(stored)), std::pair(7.0, 4.0));
+  EXPECT_NE(refusal(raw(pairs("base_model.model."))).find("adapter_config.json"), std::string::npos);
+  std::ofstream(folder_ / "adapter_config.json") << R"({"lora_alpha": 6, "r": 4})";
+  EXPECT_EQ(alphas(raw(pairs("base_model.model."))), std::pair(6.0, 6.0));
+}
+
+TEST_F(Spellings, RefusesWhatItCannotUseAndSaysWhy) {
+  const NamedTensors good{{"transformer.transformer_blocks.0.attn.to_q.lora_A.weight", ones(4, 3)},
+                          {"transformer.transformer_blocks.0.attn.to_q.lora_B.weight", ones(6, 4)}};
+  const auto with = [&](const NamedTensors& more) {
+    NamedTensors all = good;
+    for (const auto& [name, tensor] : more) all[name] = tensor;
+    return refusal(raw(all));
+  };
+  const auto expect = [&](const NamedTensors& more, const std::string& text) {
+    const std::string message = with(more);
+    EXPECT_NE(message.find(text), std::string::npos) << message;
+    EXPECT_NE(message.find("raw.safetensors"), std::string::npos) << message;
+  };
+  EXPECT_EQ(refusal(raw(good)), "accepted");
+  expect({{"transformer.transformer_blocks.0.attn.to_qq.lora_A.weight", ones(4, 3)}},
+         R"(to_qq.lora_A.weight" belongs to no layer of FLUX.2 (did you mean "transformer_blocks.0.attn.to_q")");
+  expect({{"lora_unet_double_blocks_0_img_atn_qkv.lora_down.weight", ones(4, 3)}},
+         R"(did you mean "double_blocks_0_img_attn_qkv")");
+  expect({{"lora_te1_layers_0.lora_down.weight", ones(4, 3)}}, "belongs to no layer of FLUX.2");
+  expect({{"transformer.transformer_blocks.0.attn.to_k.lora_A.weight", ones(4, 3)}}, "only one of its two matrices");
+  expect({{"transformer.transformer_blocks.1.attn.to_q.lora_A.weight", ones(4, 3)},
+          {"transformer.transformer_blocks.1.attn.to_q.lora_B.weight", ones(6, 5)}},
+         "[4, 3] and [6, 5] are no low-rank pair");
+  expect({{"diffusion_model.double_blocks.0.img_attn.qkv.lora_A.weight", ones(4, 3)},
+          {"diffusion_model.double_blocks.0.img_attn.qkv.lora_B.weight", ones(6, 4)}},
+         "fused and alone");
+  expect({{"transformer_blocks.0.attn.to_q.lora_A.weight", ones(4, 3)}}, "under the prefix");
+  expect({{"transformer.x_embedder.lokr_w1", ones(4, 3)}}, "belongs to a LoKr");
+  expect({{"transformer.x_embedder.dora_scale", ones(4, 3)}}, "belongs to a DoRA");
+  expect({{"transformer.transformer_blocks.0.attn.to_q.alpha", at::full({}, 0, at::kFloat)}}, "no positive number");
+  expect({{"something.else", ones(1, 1)}}, "is no part of a LoRA");
+  const at::Tensor bad = at::full({4, 3}, std::numeric_limits<float>::infinity(), at::kFloat);
+  expect({{"transformer.transformer_blocks.0.attn.to_q.lora_A.weight", bad}}, "holds NaN or infinity");
+  EXPECT_NE(refusal(raw(good, {{"lora_adapter_metadata", "["}})).find("is no JSON object"), std::string::npos);
+  EXPECT_NE(refusal(raw(good, {{"lora_adapter_metadata", R"({"transformer.use_dora": true})"}})).find("DoRA"),
+            std::string::npos);
+}
+
+TEST_F(Spellings, OfAFileOfAnotherKindTheFirstLinesAreEnough) {
+  NamedTensors tensors;
+  for (int i = 0; i < 100; ++i) tensors["odd." + std::to_string(i)] = ones(1, 1);
+  const std::string message = refusal(raw(tensors));
+  EXPECT_NE(message.find("and 81 more"), std::string::npos) << message;
+}
+
+weights::Metadata metadata_of(const std::filesystem::path& file) { return weights::TensorFile(file).metadata(); }
+
+TEST_F(Spellings, MetadataIsWhatTheReadersExpectAndNothingElse) {
+  const auto layers = random_layers({4, 2}, "transformer_blocks.0.attn.to_");
+  const weights::Metadata kohya = metadata_of(write("kohya", layers));
+  EXPECT_EQ(kohya, (weights::Metadata{{"format", "pt"},
+                                      {"software", "trainer"},
+                                      {"step", "7"},
+                                      {"ss_network_dim", "4"},
+                                      {"ss_network_alpha", "2"}}));
+  weights::Metadata diffusers = metadata_of(write("diffusers", layers));
+  const auto config = nlohmann::json::parse(diffusers.at("lora_adapter_metadata"));
+  EXPECT_EQ(config.at("transformer.r"), 4);
+  EXPECT_EQ(config.at("transformer.lora_alpha"), 4) << "alpha is in B";
+  EXPECT_EQ(config.at("transformer.target_modules").size(), layers.size());
+  diffusers.erase("lora_adapter_metadata");
+  EXPECT_EQ(diffusers, (weights::Metadata{
+                           {"format", "pt"}, {"software", "trainer"}, {"step", "7"}, {"trainer.folded_scale", "0.5"}}));
+}
+
+TEST_F(Spellings, PublishedSizesAreNamed) {
+  for (const auto& [width, version] :
+       std::map<int64_t, std::string>{{6144, "flux_2_dev"}, {4096, "flux_2_klein_9b"}, {3072, "flux_2_klein_4b"}}) {
+    const std::vector<LoraLayer> layers{{"transformer_blocks.0.attn.to_q", ones(1, width), ones(width, 1), 1},
+                                        {"transformer_blocks.0.ff.linear_out", ones(1, 3 * width), ones(width, 1), 1}};
+    const weights::Metadata metadata = metadata_of(write("kohya", layers));
+    EXPECT_EQ(metadata.at("ss_base_model_version"), version);
+    EXPECT_TRUE(metadata.at("modelspec.architecture").ends_with("/lora"));
+    EXPECT_EQ(metadata.at("modelspec.sai_model_spec"), "1.0.0");
+  }
+}
+
+TEST_F(Spellings, NothingOfTheSourcesMetadataIsPassedOn) {
+  const auto file = raw({{"lora_unet_double_blocks_0_img_attn_proj.lora_down.weight", ones(2, 3)},
+                         {"lora_unet_double_blocks_0_img_attn_proj.lora_up.weight", ones(5, 2)}},
+                        {{"ss_dataset_dirs", "/home/me/pictures"}, {"ss_output_name", "me"}, {"step", "/home"}});
+  for (const auto& [key, value] : metadata_of(convert(file, "diffusers", "b")))
+    EXPECT_EQ(value.find("me/"), std::string::npos) << key;
+}
+
+}  // namespace
+}  // namespace trainer::adapter
