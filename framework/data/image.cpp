@@ -27,10 +27,10 @@ struct Module {
 };
 
 [[noreturn]] void unavailable(const std::string& reason) {
-  throw Error(ExitCode::unavailable,
-              "pictures cannot be read or written: " + reason +
-                  "\nInstall libvips (Debian and Ubuntu: apt install libvips42).",
-              "IMAGES_UNAVAILABLE");
+  throw Error(
+      ExitCode::unavailable,
+      "pictures cannot be read or written: " + reason + "\nInstall libvips (Debian and Ubuntu: apt install libvips42).",
+      "IMAGES_UNAVAILABLE");
 }
 
 template <typename Function>

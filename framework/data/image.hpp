@@ -1,10 +1,10 @@
 /// @file Pictures in and out: header, decoding to 8-bit sRGB of an exact size, PNG. Used by the dataset scan, the cache
 /// phase and the sample grids.
 ///
-/// The work is done by libvips in a module of its own, libtrainer_images.so, opened when first needed: commands that read
-/// no picture start without its 60 libraries. Read: jpeg, png, webp, avif, heic, tiff; 8 and 16 bit, palettes, grey,
-/// CMYK. EXIF orientation is applied once; an embedded ICC profile is converted to sRGB (relative colorimetric), and
-/// without one RGB is taken as sRGB; alpha is laid on white. Refused: animations and several pages, damaged or
+/// The work is done by libvips in a module of its own, libtrainer_images.so, opened when first needed: commands that
+/// read no picture start without its 60 libraries. Read: jpeg, png, webp, avif, heic, tiff; 8 and 16 bit, palettes,
+/// grey, CMYK. EXIF orientation is applied once; an embedded ICC profile is converted to sRGB (relative colorimetric),
+/// and without one RGB is taken as sRGB; alpha is laid on white. Refused: animations and several pages, damaged or
 /// truncated files (never half a picture), pictures over the limits, which are checked on the header alone.
 #pragma once
 

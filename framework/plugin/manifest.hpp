@@ -29,7 +29,9 @@ struct SearchFolder {
 Manifest read_manifest(const std::filesystem::path& file);
 
 /// Whether it was built with the program, so that the project's own tests prove it.
-inline bool is_own(const Manifest& manifest) { return manifest.origin == "build tree" || manifest.origin == "installed"; }
+inline bool is_own(const Manifest& manifest) {
+  return manifest.origin == "build tree" || manifest.origin == "installed";
+}
 
 struct Found {
   std::vector<Manifest> manifests;    ///< in order of folder, then file name; the first of a kind and name counts

@@ -5,7 +5,7 @@
 #include <data/source.hpp>
 #include <sampling/guidance.hpp>
 #include <train/cache_phase.hpp>
-#include <train/recipe_budget.hpp>
+#include <train/planning/recipe_budget.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>

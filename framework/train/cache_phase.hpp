@@ -3,7 +3,7 @@
 
 #include <data/buckets.hpp>
 #include <metrics/console.hpp>
-#include <train/assemble.hpp>
+#include <train/assembly/assemble.hpp>
 #include <train/batch_source.hpp>
 #include <train/samples.hpp>
 

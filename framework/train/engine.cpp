@@ -5,7 +5,7 @@
 #include <base/log.hpp>
 #include <data/image.hpp>
 #include <planner/byte_counter.hpp>
-#include <train/commands.hpp>
+#include <train/commands/commands.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdio>

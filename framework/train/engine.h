@@ -1,5 +1,5 @@
 /* The engine's only exported function. C, so that the front needs neither LibTorch nor the engine's types.
-   `request` is a JSON object; its keys are written by cli/engine_loader.cpp and read by train/request.cpp. */
+   `request` is a JSON object; its keys are written by cli/engine_loader.cpp and read by train/assembly/request.cpp. */
 #ifndef TRAINER_ENGINE_H
 #define TRAINER_ENGINE_H
 #ifdef __cplusplus

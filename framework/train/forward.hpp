@@ -1,9 +1,9 @@
 /// @file Forwards through the model: its blocks as the memory strategies say, and whole passes without gradients along
-/// the stages of a placement. The training step is train/stage_executor.hpp.
+/// the stages of a placement. The training step is train/placement/stage_executor.hpp.
 #pragma once
 
-#include <train/memory_stack.hpp>
-#include <train/stages.hpp>
+#include <train/assembly/memory_stack.hpp>
+#include <train/placement/stages.hpp>
 #include <trainer/sdk/objective.hpp>
 
 namespace trainer::train {

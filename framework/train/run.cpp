@@ -8,9 +8,9 @@
 #include <checkpoint/signals.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
-#include <train/attestation.hpp>
-#include <train/export.hpp>
-#include <train/recipe_budget.hpp>
+#include <train/artifacts/attestation.hpp>
+#include <train/artifacts/export.hpp>
+#include <train/planning/recipe_budget.hpp>
 #include <train/run.hpp>
 #include <weights/model_files.hpp>
 

@@ -8,12 +8,12 @@
 #include <metrics/log_file.hpp>
 #include <metrics/meter.hpp>
 #include <metrics/tensorboard.hpp>
-#include <train/assemble.hpp>
+#include <train/artifacts/train_state.hpp>
+#include <train/assembly/assemble.hpp>
 #include <train/cache_phase.hpp>
 #include <train/keyed_random.hpp>
-#include <train/phase_bytes.hpp>
+#include <train/planning/phase_bytes.hpp>
 #include <train/samples.hpp>
-#include <train/train_state.hpp>
 #include <train/trainer.hpp>
 
 #include <memory>

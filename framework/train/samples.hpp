@@ -3,7 +3,7 @@
 
 #include <recipe/recipe.hpp>
 #include <sampling/sample.hpp>
-#include <train/assemble.hpp>
+#include <train/assembly/assemble.hpp>
 
 #include <filesystem>
 #include <functional>

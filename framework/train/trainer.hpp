@@ -6,7 +6,7 @@
 #include <optim/fused_backward.hpp>
 #include <optim/lr_schedule.hpp>
 #include <train/batch_source.hpp>
-#include <train/stage_executor.hpp>
+#include <train/placement/stage_executor.hpp>
 
 #include <functional>
 

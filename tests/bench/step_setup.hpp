@@ -5,8 +5,8 @@
 #include <adapter/lora.hpp>
 #include <optim/adamw.hpp>
 #include <plugin/loader.hpp>
+#include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
-#include <train/model_builder.hpp>
 #include <train/trainer.hpp>
 
 #include <nlohmann/json_fwd.hpp>

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <train/budget_plan.hpp>
-#include <train/planned.hpp>
+#include <train/planning/budget_plan.hpp>
+#include <train/planning/planned.hpp>
 
 #include "subjects.hpp"
 

@@ -2,17 +2,15 @@
 #include "subjects.hpp"
 
 #include <adapter/lora.hpp>
-#include <cstdlib>
 #include <objective/flow_matching.hpp>
-#include <sstream>
 #include <support/parity.hpp>
+#include <support/plugins.hpp>
 #include <train/prove/conformance_model.hpp>
 
 namespace trainer::equivalence {
 
 plugin::Loader make_loader(std::vector<plugin::SearchFolder> folders) {
-  std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
-  for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
+  for (plugin::SearchFolder& folder : testing::plugin_folders()) folders.push_back(std::move(folder));
   plugin::Loader made(std::move(folders));
   plugin::register_builtin(made.registry(), objective::register_flow_matching);
   plugin::register_builtin(made.registry(), adapter::register_lora);

@@ -5,7 +5,7 @@
 #include <flux2/lora_family.hpp>
 #include <flux2/model.hpp>
 #include <sampling/sample.hpp>
-#include <train/export.hpp>
+#include <train/artifacts/export.hpp>
 #include <train/forward.hpp>
 #include <weights/model_files.hpp>
 #include <weights/tensor_file.hpp>

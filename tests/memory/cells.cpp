@@ -7,15 +7,14 @@
 
 #include <adapter/inject.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_source.hpp>
-#include <sstream>
 #include <support/components.hpp>
 #include <support/parity.hpp>
+#include <support/plugins.hpp>
+#include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
-#include <train/model_builder.hpp>
 #include <train/trainer.hpp>
 #include <utility>
 #include <weights/model_files.hpp>
@@ -25,28 +24,8 @@ namespace {
 
 constexpr uint64_t kSeed = 5;
 
-plugin::Loader& loader() {
-  static plugin::Loader instance = [] {
-    std::vector<plugin::SearchFolder> folders;
-    std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
-    for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
-    return plugin::Loader(std::move(folders));
-  }();
-  return instance;
-}
-
-Options defaults(const std::string& kind, const std::string& name, const Table& changes = {}) {
-  Table values;
-  for (const plugin::Manifest& manifest : loader().found().manifests)
-    if (manifest.schema.kind == kind && manifest.schema.name == name)
-      for (const recipe::OptionSpec& option : manifest.schema.options) values[option.key] = option.fallback;
-  for (const auto& [key, value] : changes) values.at(key) = value;
-  return {name, std::move(values)};
-}
-
 train::MemoryStack::Named strategy(const std::string& name, const Table& changes = {}) {
-  loader().require("memory", name);
-  return {name, loader().registry().memory.at(name).create(defaults("memory", name, changes))};
+  return {name, testing::make_strategy(name, changes)};
 }
 
 train::MemoryStack stack_of(const Cell& cell) {
@@ -76,8 +55,8 @@ Setup set_up(const Subject& subject, const Cell& cell, at::Device device, Measur
   planner::install_byte_counter();
   Setup setup;
   setup.memory = stack_of(cell);
-  loader().require("model", "flux2");
-  const ModelComponent& component = loader().registry().models.at("flux2");
+  testing::built_plugins().require("model", "flux2");
+  const ModelComponent& component = testing::built_plugins().registry().models.at("flux2");
   const auto file = device.is_meta() ? planner::shapes_of(subject.weights) : subject.weights;
   setup.source = component.map_weights(file);
   train::BuildOptions options;
@@ -87,7 +66,8 @@ Setup set_up(const Subject& subject, const Cell& cell, at::Device device, Measur
   options.format = setup.memory.format();
   const planner::PeakMark load(device);
   train::SourceBuilder builder(*setup.source, options);
-  setup.model = component.create(ModelContext{defaults("model", "flux2"), *setup.source, subject.config, builder});
+  setup.model =
+      component.create(ModelContext{testing::options_of("model", "flux2"), *setup.source, subject.config, builder});
   setup.inventory = builder.inventory();
   measured.weights = load.held();
   measured.load_peak = load.above();

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <plugin/loader.hpp>
-#include <train/dry_run.hpp>
+#include <train/planning/dry_run.hpp>
 
 #include <memory>
 #include <ostream>

@@ -5,8 +5,8 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <plugin/loader.hpp>
+#include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
-#include <train/model_builder.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include <cstdlib>

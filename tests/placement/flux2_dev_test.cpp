@@ -1,9 +1,9 @@
 /// @file Splits of FLUX.2-dev from its real shapes: 8 double and 48 single blocks, 32.2 billion parameters.
 #include <gtest/gtest.h>
 
-#include <train/part_costs.hpp>
+#include <train/placement/part_costs.hpp>
+#include <train/placement/stages.hpp>
 #include <train/prove/random_source.hpp>
-#include <train/stages.hpp>
 
 #include <flux2/model.hpp>
 #include <flux2/names.hpp>

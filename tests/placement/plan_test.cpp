@@ -3,7 +3,7 @@
 
 #include <equivalence/subjects.hpp>
 #include <recipe/default_options.hpp>
-#include <train/stages.hpp>
+#include <train/placement/stages.hpp>
 
 #include "devices.hpp"
 #include "split_options.hpp"

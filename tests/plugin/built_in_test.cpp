@@ -1,6 +1,5 @@
 /// @file The plugins of this build: every manifest is right, every library loads and keeps its promise.
-#include <cstdlib>
-#include <sstream>
+#include <support/plugins.hpp>
 
 #include "folder.hpp"
 
@@ -8,9 +7,7 @@ namespace trainer::plugin {
 namespace {
 
 TEST(BuiltPlugins, AllLoadAndKeepTheirPromise) {
-  std::vector<SearchFolder> folders;
-  std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
-  for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
+  const std::vector<SearchFolder> folders = testing::plugin_folders();
   Loader loader(folders);
   EXPECT_TRUE(loader.found().problems.empty()) << loader.found().problems.front();
   ASSERT_GE(loader.found().manifests.size(), folders.size()) << "each folder has one or more";

@@ -1,11 +1,11 @@
 #include <c10/util/Exception.h>
 #include <adapter/inject.hpp>
 #include <recipe/default_options.hpp>
-#include <train/model_builder.hpp>
-#include <train/part_costs.hpp>
+#include <train/assembly/model_builder.hpp>
+#include <train/placement/part_costs.hpp>
+#include <train/placement/stages.hpp>
 #include <train/prove/cells.hpp>
 #include <train/prove/random_source.hpp>
-#include <train/stages.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>

@@ -82,8 +82,8 @@ std::string join(const std::vector<std::string>& names);
 Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
                   const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected);
 
-/// Every subset of `strategies`, or those with `having` in it. A refusal (bad_recipe) is a pass: two strategies want one
-/// place or declare a conflict, or one needs another; everything else must equal bit for bit.
+/// Every subset of `strategies`, or those with `having` in it. A refusal (bad_recipe) is a pass: two strategies want
+/// one place or declare a conflict, or one needs another; everything else must equal bit for bit.
 std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
                                const std::vector<std::string>& strategies, const std::string& having = "");
 

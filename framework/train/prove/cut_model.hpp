@@ -2,7 +2,7 @@
 /// runs, so that a model of 32 B parameters is proven with the weights of four blocks.
 #pragma once
 
-#include <train/model_builder.hpp>
+#include <train/assembly/model_builder.hpp>
 
 #include <functional>
 #include <memory>

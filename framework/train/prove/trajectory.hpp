@@ -2,7 +2,7 @@
 /// `trainer prove`, `trainer plugins check` and the equivalence matrix.
 #pragma once
 
-#include <train/memory_stack.hpp>
+#include <train/assembly/memory_stack.hpp>
 #include <train/prove/random_batches.hpp>
 #include <trainer/sdk/placement.hpp>
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <support/parity.hpp>
-#include <train/assemble.hpp>
+#include <train/assembly/assemble.hpp>
 #include <train/batch_source.hpp>
 #include <vector>
 

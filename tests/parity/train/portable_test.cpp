@@ -5,7 +5,7 @@
 #include <adapter/inject.hpp>
 #include <adapter/lora_file.hpp>
 #include <support/components.hpp>
-#include <train/export.hpp>
+#include <train/artifacts/export.hpp>
 #include <train/forward.hpp>
 
 #include "fixture.hpp"

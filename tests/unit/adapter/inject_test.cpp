@@ -5,7 +5,7 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <train/model_builder.hpp>
+#include <train/assembly/model_builder.hpp>
 
 namespace trainer::adapter {
 namespace {

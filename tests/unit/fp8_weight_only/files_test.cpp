@@ -135,8 +135,9 @@ TEST_F(Fp8Files, ScalesOfNothing) {
 }
 
 std::shared_ptr<WeightSource> mapped(const NamedTensors& tensors) {
-  testing::loader().require("model", "flux2");
-  return testing::loader().registry().models.at("flux2").map_weights(std::make_shared<test::MemorySource>(tensors));
+  testing::built_plugins().require("model", "flux2");
+  return testing::built_plugins().registry().models.at("flux2").map_weights(
+      std::make_shared<test::MemorySource>(tensors));
 }
 
 /// Original layout: scales go where their weights go.

@@ -7,7 +7,6 @@
 
 #include <adapter/inject.hpp>
 #include <cstdlib>
-#include <sstream>
 #include <support/components.hpp>
 #include <train/forward.hpp>
 #include <train/keyed_random.hpp>
@@ -22,15 +21,6 @@ at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
   return train::keyed_normal(KeyedRng(kSeed, RngStream::noise, 0, key), shape);
 }
 
-Options defaults(const std::string& kind, const std::string& name, const Table& changes = {}) {
-  Table values;
-  for (const plugin::Manifest& manifest : loader().found().manifests)
-    if (manifest.schema.kind == kind && manifest.schema.name == name)
-      for (const recipe::OptionSpec& option : manifest.schema.options) values[option.key] = option.fallback;
-  for (const auto& [key, value] : changes) values.at(key) = value;
-  return {name, std::move(values)};
-}
-
 void fill_lora(const std::vector<Parameter*>& trained) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < trained.size(); ++i)
@@ -39,26 +29,11 @@ void fill_lora(const std::vector<Parameter*>& trained) {
 
 }  // namespace
 
-plugin::Loader& loader() {
-  static plugin::Loader instance = [] {
-    std::vector<plugin::SearchFolder> folders;
-    std::istringstream list(std::getenv("TRAINER_TEST_PLUGINS"));
-    for (std::string folder; std::getline(list, folder, ':');) folders.push_back({folder, "build tree"});
-    return plugin::Loader(std::move(folders));
-  }();
-  return instance;
-}
-
 std::filesystem::path quickstart_transformer() {
   return std::filesystem::path(std::getenv("TRAINER_SOURCE_ROOT")) / "recipes/quickstart/model/transformer";
 }
 
-Table fp8_options(const Table& changes) { return defaults("memory", "fp8_weight_only", changes).values(); }
-
-std::unique_ptr<MemoryStrategy> make_strategy(const std::string& name, const Table& changes) {
-  loader().require("memory", name);
-  return loader().registry().memory.at(name).create(defaults("memory", name, changes));
-}
+Table fp8_options(const Table& changes) { return options_of("memory", "fp8_weight_only", changes).values(); }
 
 train::LoadedModel open_model(const Setting& setting) {
   train::LoadedModel loaded;
@@ -66,8 +41,8 @@ train::LoadedModel open_model(const Setting& setting) {
   if (setting.fp8) strategies.push_back({"fp8_weight_only", make_strategy("fp8_weight_only", *setting.fp8)});
   if (setting.recompute) strategies.push_back({"full_checkpointing", make_strategy("full_checkpointing")});
   loaded.memory = train::MemoryStack(std::move(strategies));
-  loader().require("model", "flux2");
-  const ModelComponent& component = loader().registry().models.at("flux2");
+  built_plugins().require("model", "flux2");
+  const ModelComponent& component = built_plugins().registry().models.at("flux2");
   const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(setting.files);
   loaded.source = component.map_weights(files);
   train::BuildOptions options;
@@ -75,7 +50,7 @@ train::LoadedModel open_model(const Setting& setting) {
   options.format = loaded.memory.format();
   train::SourceBuilder builder(*loaded.source, options);
   const std::string config = files->config().value_or("");
-  loaded.model = component.create(ModelContext{defaults("model", "flux2"), *loaded.source, config, builder});
+  loaded.model = component.create(ModelContext{options_of("model", "flux2"), *loaded.source, config, builder});
   loaded.inventory = builder.inventory();
   loaded.adapter = trainer::testing::lora({{"rank", {int64_t{16}}}, {"alpha", {16.0}}});
   loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);

@@ -2,8 +2,8 @@
 /// a run loads, without a recipe.
 #pragma once
 
-#include <plugin/loader.hpp>
-#include <train/assemble.hpp>
+#include <support/plugins.hpp>
+#include <train/assembly/assemble.hpp>
 
 #include <filesystem>
 #include <map>
@@ -12,16 +12,14 @@
 
 namespace trainer::fp8::testing {
 
-/// Every plugin of the build.
-plugin::Loader& loader();
+using trainer::testing::built_plugins;
+using trainer::testing::make_strategy;
+using trainer::testing::options_of;
 
 std::filesystem::path quickstart_transformer();
 
 /// Options of "fp8_weight_only": the manifest's defaults, changed by `changes`.
 Table fp8_options(const Table& changes = {});
-
-/// A strategy with its manifest's defaults, changed by `changes`.
-std::unique_ptr<MemoryStrategy> make_strategy(const std::string& name, const Table& changes = {});
 
 struct Setting {
   at::ScalarType dtype = at::kBFloat16;

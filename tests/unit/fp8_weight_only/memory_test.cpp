@@ -7,7 +7,7 @@
 
 #include <fstream>
 #include <support/parity.hpp>
-#include <train/model_builder.hpp>
+#include <train/assembly/model_builder.hpp>
 #include <weights/model_files.hpp>
 #include <weights/write.hpp>
 

@@ -6,8 +6,8 @@
 #include <trainer/sdk/error.hpp>
 
 #include <support/parity.hpp>
-#include <train/export.hpp>
-#include <train/train_state.hpp>
+#include <train/artifacts/export.hpp>
+#include <train/artifacts/train_state.hpp>
 #include <weights/tensor_file.hpp>
 
 #include "flux2_model.hpp"

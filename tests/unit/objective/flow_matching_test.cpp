@@ -8,8 +8,8 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
+#include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
-#include <train/model_builder.hpp>
 
 namespace trainer::objective {
 namespace {

@@ -103,15 +103,19 @@ const Case kCases[] = {
      "recipe.toml:12:16: optimizer.schedule.warmup_steps: 11 is more than the 10 of run.steps: lr would never be "
      "reached"},
     {"[optimizer]\nfused_backward = true\n",
-     "recipe.toml:10:18: optimizer.fused_backward: parameters are updated before the norm of all gradients is known, so "
+     "recipe.toml:10:18: optimizer.fused_backward: parameters are updated before the norm of all gradients is known, "
+     "so "
      "train.max_grad_norm (its default) cannot be kept to; set train.max_grad_norm = 0, or leave out "
      "optimizer.fused_backward"},
     {"[optimizer]\nfused_backward = true\n[train]\nmax_grad_norm = 0.5\nbatch_size = 6\nmicro_batch_size = 2\n",
-     "recipe.toml:10:18: optimizer.fused_backward: parameters are updated before the norm of all gradients is known, so "
+     "recipe.toml:10:18: optimizer.fused_backward: parameters are updated before the norm of all gradients is known, "
+     "so "
      "train.max_grad_norm (recipe.toml:12:17) cannot be kept to; set train.max_grad_norm = 0, or leave out "
      "optimizer.fused_backward\n"
-     "recipe.toml:10:18: optimizer.fused_backward: parameters are updated in the first backward, so gradients cannot be "
-     "accumulated over 3 micro-batches; set train.micro_batch_size (recipe.toml:14:20) to the train.batch_size of 6, or "
+     "recipe.toml:10:18: optimizer.fused_backward: parameters are updated in the first backward, so gradients cannot "
+     "be "
+     "accumulated over 3 micro-batches; set train.micro_batch_size (recipe.toml:14:20) to the train.batch_size of 6, "
+     "or "
      "leave out optimizer.fused_backward"},
     {"[memory]\nstrategies = [\"full_checkpointing\"]\nbudget = \"1GB\"\n",
      "recipe.toml:11:10: memory.budget: the planner chooses the strategies; leave out memory.budget or "

@@ -76,12 +76,13 @@ TEST(Explain, ASentenceEndsBeforeACapital) {
 }
 
 TEST(Explain, ASectionAndAComponent) {
-  EXPECT_EQ(explain("checkpoint", {}),
-            "[checkpoint]\n  What is saved when, and kept.\n"
-            "  every            Steps between checkpoints (exact resume) and exports; 0: only at the end\n"
-            "  keep             How many of the newest checkpoints stay on disk; 0: all.\n"
-            "  final_save_wait  How long the save after the last step, or after a signal, waits for room on a full disk "
-            "before the run gives up\n");
+  EXPECT_EQ(
+      explain("checkpoint", {}),
+      "[checkpoint]\n  What is saved when, and kept.\n"
+      "  every            Steps between checkpoints (exact resume) and exports; 0: only at the end\n"
+      "  keep             How many of the newest checkpoints stay on disk; 0: all.\n"
+      "  final_save_wait  How long the save after the last step, or after a signal, waits for room on a full disk "
+      "before the run gives up\n");
   EXPECT_EQ(explain("placement", test_components()),
             "[placement]\n  Which devices hold which part of the model.\n  kind     Name of the plugin or built-in "
             "component.\n"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <support/parity.hpp>
-#include <train/model_builder.hpp>
+#include <train/assembly/model_builder.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::train {

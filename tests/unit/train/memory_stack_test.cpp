@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <support/components.hpp>
-#include <train/memory_stack.hpp>
+#include <train/assembly/memory_stack.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::train {

@@ -7,9 +7,9 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
+#include <train/artifacts/train_state.hpp>
+#include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
-#include <train/model_builder.hpp>
-#include <train/train_state.hpp>
 #include <train/trainer.hpp>
 #include <vector>
 

@@ -108,7 +108,7 @@ class ToyLm final : public Model {
 Miniature miniature() {
   Miniature made;
   made.tensors = {{"embed.weight", {kEnd + 1, 6}}, {"positions.weight", {8, 12}}, {"project.weight", {12, 6}}};
-  for (const std::string layer : {"layers.0", "layers.1"}) {
+  for (const std::string layer : {"layers.0", "layers.1", "layers.2"}) {
     made.tensors.push_back({layer + ".norm.weight", {12}});
     made.tensors.push_back({layer + ".attn.qkv.weight", {36, 12}});
     made.tensors.push_back({layer + ".attn.out.weight", {12, 12}});

@@ -1,0 +1,21 @@
+/// @file What a run hands to other programs: the trained adapter (or model) as one safetensors file; and LoRA files put
+/// onto a model. The formats are adapter/lora_file.hpp's.
+#pragma once
+
+#include <train/assembly/assemble.hpp>
+
+#include <filesystem>
+#include <string>
+
+namespace trainer::train {
+
+/// Writes `file` and returns it: an adapter in the first format of the model's family (for FLUX.2 the one most programs
+/// read: diffusers' names, alpha folded into B), or the trained weights in the dtypes of the original. Throws Error:
+/// non_finite (nothing is written), io.
+std::filesystem::path export_trained(const LoadedModel& loaded, const std::filesystem::path& file, int64_t step);
+
+/// Puts a LoRA of any format of the family onto a model loaded for sampling. Throws Error (bad_input), see read_lora
+/// and check_layers.
+void apply_lora(LoadedModel& loaded, const std::filesystem::path& file);
+
+}  // namespace trainer::train

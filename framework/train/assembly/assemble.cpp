@@ -1,0 +1,260 @@
+#include <adapter/inject.hpp>
+#include <adapter/lora.hpp>
+#include <cache/key.hpp>
+#include <objective/flow_matching.hpp>
+#include <planner/shape_source.hpp>
+#include <recipe/load.hpp>
+#include <train/assembly/assemble.hpp>
+#include <train/assembly/device.hpp>
+#include <train/placement/part_costs.hpp>
+#include <train/planning/planned.hpp>
+#include <weights/model_files.hpp>
+
+#include <algorithm>
+
+namespace trainer::train {
+namespace {
+
+plugin::Loader make_loader(const Request& request) {
+  plugin::Loader loader(request.plugins);
+  plugin::register_builtin(loader.registry(), objective::register_flow_matching);
+  plugin::register_builtin(loader.registry(), adapter::register_lora);
+  return loader;
+}
+
+std::string config_of(const weights::ModelFiles& files) { return files.config().value_or(""); }
+
+std::shared_ptr<weights::ModelFiles> open_files(const std::string& path, const std::string& component) {
+  return weights::ModelFiles::open(path, {.component = component});
+}
+
+std::vector<at::Device> device_of(const recipe::Component& component, const std::vector<at::Device>& otherwise) {
+  if (component.device.empty()) return {otherwise.front()};
+  return parse_devices(std::vector<std::string>{component.device},
+                       component.position.text() + ": device of \"" + component.kind + "\"");
+}
+
+/// For plans: every text is as long as an encoder takes, and no vocabulary is read.
+class LongestText final : public Tokenizer {
+ public:
+  explicit LongestText(const Options& options) {
+    const auto it = options.values().find("max_tokens");
+    if (it != options.values().end() && it->second.get_if<int64_t>() != nullptr)
+      tokens_ = *it->second.get_if<int64_t>();
+  }
+  [[nodiscard]] std::vector<int64_t> encode(std::string_view) const override {
+    return std::vector<int64_t>(static_cast<std::size_t>(tokens_), 0);
+  }
+  [[nodiscard]] std::optional<int64_t> id(std::string_view) const override { return 0; }
+
+ private:
+  int64_t tokens_ = 512;
+};
+
+}  // namespace
+
+LoraFamily lora_family(const ModelComponent& component) {
+  return component.lora_family != nullptr ? component.lora_family() : adapter::plain_family(component.name);
+}
+
+at::ScalarType dtype_of(const std::string& name) { return name == "fp32" ? at::kFloat : at::kBFloat16; }
+
+Assembly::Assembly(const Request& request, Use use) : use_(use), loader_(make_loader(request)) {
+  recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()),
+                         {.paths_must_exist = use == Use::run});
+  devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
+  std::vector<at::Device> all = devices_;
+  for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
+    all.push_back(device_of(*encoder, devices_).front());
+  if (use_ != Use::plan) open_devices(all, request);
+}
+
+bool Assembly::on_shapes(ModelUse use) const { return use_ == Use::plan || use == ModelUse::dry; }
+
+std::shared_ptr<WeightSource> Assembly::readable(std::shared_ptr<WeightSource> file) const {
+  return use_ == Use::plan && file != nullptr ? planner::shapes_of(std::move(file)) : file;
+}
+
+std::shared_ptr<WeightSource> Assembly::text_encoder_weights() {
+  if (recipe_.text_encoder.path.empty()) return nullptr;
+  return open_files(recipe_.text_encoder.path, "text_encoder");
+}
+
+std::shared_ptr<WeightSource> Assembly::autoencoder_weights() { return open_files(recipe_.autoencoder.path, "vae"); }
+
+std::shared_ptr<text::SdkTokenizer> Assembly::tokenizer() {
+  if (recipe_.text_encoder.tokenizer.empty()) return nullptr;
+  return text::SdkTokenizer::load(recipe_.text_encoder.tokenizer);
+}
+
+EncoderContext Assembly::encoder_context(const recipe::Component& component,
+                                         std::shared_ptr<WeightSource> files) const {
+  const std::string config = files ? config_of(dynamic_cast<const weights::ModelFiles&>(*files)) : "";
+  EncoderContext context{component.options, readable(std::move(files)), config, nullptr};
+  context.dtype = dtype_of(component.dtype);
+  context.device = use_ == Use::plan ? at::Device(at::kMeta) : device_of(component, devices_).front();
+  return context;
+}
+
+std::unique_ptr<TextEncoder> Assembly::text_encoder() {
+  const recipe::Component& component = recipe_.text_encoder;
+  loader_.require("text_encoder", component.kind);
+  EncoderContext context = encoder_context(component, text_encoder_weights());
+  if (use_ == Use::plan)
+    context.tokenizer = std::make_shared<LongestText>(component.options);
+  else
+    context.tokenizer = tokenizer();
+  return plugin::guard(component.kind, "create",
+                       [&] { return loader_.registry().text_encoders.find(component.kind)->second.create(context); });
+}
+
+std::unique_ptr<Autoencoder> Assembly::autoencoder() {
+  const recipe::Component& component = recipe_.autoencoder;
+  loader_.require("autoencoder", component.kind);
+  const EncoderContext context = encoder_context(component, autoencoder_weights());
+  return plugin::guard(component.kind, "create",
+                       [&] { return loader_.registry().autoencoders.find(component.kind)->second.create(context); });
+}
+
+std::unique_ptr<Objective> Assembly::objective() {
+  const recipe::Component& component = recipe_.objective;
+  loader_.require("objective", component.kind);
+  return plugin::guard(component.kind, "create", [&] {
+    return loader_.registry().objectives.find(component.kind)->second.create(component.options);
+  });
+}
+
+std::unique_ptr<MemoryStrategy> Assembly::memory_strategy(const recipe::Component& component) {
+  loader_.require("memory", component.kind);
+  return plugin::guard(component.kind, "create", [&] {
+    return loader_.registry().memory.find(component.kind)->second.create(component.options);
+  });
+}
+
+MemoryStack Assembly::planned_stack(const BudgetPlan& plan) {
+  Candidates candidates = make_candidates(loader_);
+  std::vector<MemoryStack::Named> strategies;
+  for (CandidateStrategy& format : candidates.formats)
+    if (format.label == plan.format)
+      strategies.push_back({format.name, std::move(format.strategy), cache::options_identity(format.options)});
+  if (plan.format != "none" && strategies.empty())
+    throw Error(ExitCode::bad_input,
+                "the plan packs weights with \"" + plan.format + "\", which no plugin of this program offers now");
+  auto recompute = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
+  std::vector<std::size_t> ways;
+  for (const PlannedBlock& block : plan.blocks) ways.push_back(recompute->way(block.way));
+  recompute->set(std::move(ways));
+  strategies.push_back({"memory.budget", std::move(recompute)});
+  return MemoryStack(std::move(strategies));
+}
+
+MemoryStack Assembly::memory_stack() { return plan_ ? planned_stack(*plan_) : memory_stack(recipe_.memory.strategies); }
+
+MemoryStack Assembly::memory_stack(const std::vector<std::string>& names) {
+  std::vector<MemoryStack::Named> strategies;
+  for (const recipe::Component& component : recipe_.memory.components)
+    if (std::find(names.begin(), names.end(), component.kind) != names.end())
+      strategies.push_back({component.kind, memory_strategy(component), cache::options_identity(component.options)});
+  return MemoryStack(std::move(strategies));
+}
+
+PlacementPlan Assembly::plan_placement(const PlacementRequest& request) {
+  const recipe::Placement& component = recipe_.placement;
+  loader_.require("placement", component.kind);
+  PlacementPlan plan = plugin::guard(component.kind, "plan", [&] {
+    return loader_.registry().placements.find(component.kind)->second.create(component.options)->plan(request);
+  });
+  check_plan(plan, request, component.kind);
+  return plan;
+}
+
+std::unique_ptr<Model> Assembly::create_model(const LoadedModel& loaded, const std::string& config,
+                                              SourceBuilder& builder) {
+  const recipe::Component& component = recipe_.model;
+  const ModelComponent& offered = loader_.registry().models.find(component.kind)->second;
+  return plugin::guard(component.kind, "create", [&] {
+    return offered.create(ModelContext{component.options, *loaded.source, config, builder});
+  });
+}
+
+LoadedModel Assembly::load_model(ModelUse use) { return load_model(use, memory_stack()); }
+
+LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
+  const recipe::Component& component = recipe_.model;
+  loader_.require("model", component.kind);
+  const ModelComponent& offered = loader_.registry().models.find(component.kind)->second;
+  LoadedModel loaded;
+  loaded.memory = std::move(memory);
+  const auto files = open_files(component.path, "transformer");
+  loaded.source = on_shapes(use) ? planner::shapes_of(files) : files;
+  if (offered.map_weights != nullptr)
+    loaded.source = plugin::guard(component.kind, "map_weights", [&] { return offered.map_weights(loaded.source); });
+  BuildOptions options;
+  options.dtype = dtype_of(component.dtype);
+  options.device = on_shapes(use) ? at::Device(at::kMeta) : devices_.front();
+  options.trained = (use == ModelUse::train || use == ModelUse::dry) && !recipe_.adapter;
+  options.headers_only = true;
+  options.format = loaded.memory.format();
+  if (options.trained && options.format != nullptr)
+    throw Error(ExitCode::bad_recipe,
+                "memory.strategies: a strategy packs the weights, but without [adapter] they are "
+                "trained; add an adapter or leave the strategy out");
+  loaded.lora_family = lora_family(offered);
+  // First from headers alone: the placement needs the blocks, and the weights need the placement.
+  const std::string config = config_of(*files);
+  SourceBuilder headers(*loaded.source, options);
+  loaded.model = create_model(loaded, config, headers);
+  PlacementRequest request = placement_request(*loaded.model, headers.inventory(), *loaded.source, options);
+  request.devices = devices_;
+  request.micro_batches = recipe_.train.batch_size / recipe_.train.micro_batch_size;
+  loaded.parts = request;
+  loaded.placement = plan_placement(request);
+  if (on_shapes(use)) {
+    loaded.placement.prologue = loaded.placement.epilogue = at::kMeta;
+    loaded.placement.blocks.assign(loaded.placement.blocks.size(), at::kMeta);
+    loaded.placement.schedule.clear();
+    for (int64_t micro = 0; micro < request.micro_batches; ++micro)
+      for (const Pass pass : {Pass::forward, Pass::backward}) loaded.placement.schedule.push_back({pass, 0, micro});
+  }
+  loaded.devices = LayerDevices(*loaded.model, loaded.placement, recipe_.placement.kind);
+  loaded.inventory = headers.inventory();
+  if (use != ModelUse::inspect) {
+    options.headers_only = false;
+    options.device = loaded.placement.prologue;
+    options.device_of = [&loaded](const std::string& name) { return loaded.devices.of(name); };
+    SourceBuilder builder(*loaded.source, options);
+    loaded.model = create_model(loaded, config, builder);
+    loaded.inventory = builder.inventory();
+  }
+  if (use != ModelUse::sample) attach_adapter(loaded, use);
+  if (WeightResidency* residency = loaded.memory.residency(); residency != nullptr && use != ModelUse::inspect)
+    residency->plan(loaded.model->blocks());
+  return loaded;
+}
+
+std::unique_ptr<Adapter> Assembly::adapter(const LoraFamily& family, std::span<const Linear> layers) {
+  const recipe::Component& component = *recipe_.adapter;
+  loader_.require("adapter", component.kind);
+  auto made = plugin::guard(component.kind, "create", [&] {
+    return loader_.registry().adapters.find(component.kind)->second.create(component.options);
+  });
+  if (component.path.empty()) return made;
+  adapter::LoraFile lora = adapter::read_lora(component.path, family);
+  adapter::check_layers(component.path, lora.layers, layers);
+  plugin::guard(component.kind, "start_from", [&] { made->start_from(std::move(lora.layers)); });
+  return made;
+}
+
+void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
+  if (!recipe_.adapter) {
+    loaded.trained = trained_parameters(loaded.inventory);
+    return;
+  }
+  loaded.adapter = adapter(loaded.lora_family, loaded.inventory.linears);
+  loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
+  if (use != ModelUse::train && use != ModelUse::dry) return;
+  loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed),
+                                   [&](const std::string& layer) { return loaded.devices.of(layer); });
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,108 @@
+/// @file From a recipe to the objects of a run: plugins opened, components made, weights loaded.
+#pragma once
+
+#include <adapter/lora_file.hpp>
+#include <plugin/loader.hpp>
+#include <recipe/recipe.hpp>
+#include <text/sdk_tokenizer.hpp>
+#include <train/assembly/memory_stack.hpp>
+#include <train/assembly/model_builder.hpp>
+#include <train/assembly/request.hpp>
+#include <train/placement/stages.hpp>
+#include <train/planning/budget_plan.hpp>
+#include <trainer/sdk/encoders.hpp>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace trainer::train {
+
+/// A model with its weights, adapter and strategies. Members are declared in the order of their dependence.
+struct LoadedModel {
+  MemoryStack memory;
+  std::shared_ptr<WeightSource> source;  ///< canonical names
+  PlacementRequest parts;                ///< what the placement was made from
+  PlacementPlan placement;
+  LayerDevices devices;
+  std::unique_ptr<Model> model;
+  Inventory inventory;
+  LoraFamily lora_family = adapter::plain_family("this model");  ///< of the model's component
+  std::unique_ptr<Adapter> adapter;                              ///< null: all parameters are trained
+  std::vector<Linear> adapted;                                   ///< layers that carry the adapter
+  std::vector<Parameter*> trained;                               ///< adapter parameters, or all of the model's
+};
+
+/// How much of a model is needed.
+enum class ModelUse {
+  inspect,  ///< headers only: names, shapes, adapter targets
+  sample,   ///< frozen, no adapter
+  train,    ///< adapter attached, or all parameters trained
+  dry,      ///< as train, on the meta device: shapes only, no weight is read
+};
+
+/// The recipe's world: its components, made on demand. One per process.
+class Assembly {
+ public:
+  /// What it is for. `prove` needs neither data nor encoders: their files may be missing until they are asked for.
+  /// `plan` neither, reads headers only, puts everything on the meta device and needs no GPU.
+  enum class Use { run, prove, plan };
+  /// Loads the recipe and the manifests, opens devices; opens no plugin yet.
+  explicit Assembly(const Request& request, Use use = Use::run);
+
+  [[nodiscard]] const recipe::Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
+  plugin::Loader& loader() { return loader_; }
+
+  std::unique_ptr<TextEncoder> text_encoder();
+  std::unique_ptr<Autoencoder> autoencoder();
+  /// What the encoders read, for cache keys; opened without loading data. Null for an encoder that reads nothing.
+  std::shared_ptr<WeightSource> text_encoder_weights();
+  std::shared_ptr<WeightSource> autoencoder_weights();
+  std::shared_ptr<text::SdkTokenizer> tokenizer();
+
+  std::unique_ptr<Objective> objective();
+  /// The recipe's strategies, or those of the plan in use.
+  MemoryStack memory_stack();
+  /// The model on the devices that the placement gives its parts, with the recipe's strategies; with `memory.budget`,
+  /// those of the plan in use. Throws Error (bad_recipe) when the placement finds no devices.
+  LoadedModel load_model(ModelUse use);
+  LoadedModel load_model(ModelUse use, MemoryStack memory);
+  /// From now on models are loaded as the plan says. Throws Error (bad_input) when it names what no plugin offers.
+  void use_plan(const BudgetPlan& plan) { plan_ = plan; }
+  /// The model cut to the first and the last block of each type (of those that the adapter targets), ready to train
+  /// with the recipe's `strategies` of these names; nothing of the other blocks is read. `random_weights`: keyed random
+  /// numbers in the shapes of the file take the place of what it holds. `placed`: as the recipe's placement says;
+  /// otherwise on the first device.
+  LoadedModel load_cut_model(const std::vector<std::string>& strategies, bool placed, bool random_weights);
+  /// The recipe's memory strategies that pack weights.
+  std::vector<std::string> packing_strategies();
+
+ private:
+  std::unique_ptr<MemoryStrategy> memory_strategy(const recipe::Component& component);
+  MemoryStack memory_stack(const std::vector<std::string>& names);
+  MemoryStack planned_stack(const BudgetPlan& plan);
+  EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files) const;
+  std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
+  PlacementPlan plan_placement(const PlacementRequest& request);
+  /// The recipe's adapter for a model with these layers, not attached; with the values of its file where it has one.
+  std::unique_ptr<Adapter> adapter(const LoraFamily& family, std::span<const Linear> layers);
+  void attach_adapter(LoadedModel& loaded, ModelUse use);
+  /// The file itself or, for a plan, its shapes.
+  [[nodiscard]] std::shared_ptr<WeightSource> readable(std::shared_ptr<WeightSource> file) const;
+  [[nodiscard]] bool on_shapes(ModelUse use) const;
+
+  Use use_;
+  recipe::Recipe recipe_;
+  plugin::Loader loader_;
+  std::vector<at::Device> devices_;
+  std::optional<BudgetPlan> plan_;
+};
+
+/// The LoRA files of a model component.
+LoraFamily lora_family(const ModelComponent& component);
+
+/// "fp32" or "bf16".
+at::ScalarType dtype_of(const std::string& name);
+
+}  // namespace trainer::train

@@ -1,0 +1,92 @@
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <base/log.hpp>
+#include <plugin/library.hpp>
+#include <train/assembly/device.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+namespace trainer::train {
+
+namespace {
+
+/// Once a process; false when the environment names none.
+bool open_device_library() {
+  static const bool opened = [] {
+    const char* file = std::getenv("TRAINER_DEVICE_LIBRARY");
+    if (file == nullptr || *file == '\0') return false;
+    const std::string name = "TRAINER_DEVICE_LIBRARY " + std::string(file) + ": ";
+    try {
+      const auto registered = plugin::find_function<const char* (*)()>(
+          plugin::open(std::filesystem::absolute(file), plugin::Scope::local), "trainer_register_devices");
+      if (registered == nullptr) throw Error(ExitCode::unavailable, name + "it has no trainer_register_devices");
+      if (const char* problem = registered(); problem != nullptr) throw Error(ExitCode::unavailable, name + problem);
+    } catch (const plugin::OpenError& error) {
+      throw Error(ExitCode::unavailable, name + error.what());
+    }
+    return true;
+  }();
+  return opened;
+}
+
+at::Device parse_device(const std::string& name, const std::string& where) {
+  const std::string type = name.substr(0, name.find(':'));
+  const bool other = type != "cpu" && type != "cuda" && open_device_library();
+  std::optional<at::Device> device;
+  try {
+    device = at::Device(name);
+  } catch (const c10::Error&) {
+    throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is no device; use \"cpu\" or \"cuda:N\"");
+  }
+  if (!device->is_cuda() && !device->is_cpu() && !(other && device->is_privateuseone()))
+    throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
+  if (!device->is_cpu() && !device->has_index()) device->set_index(0);
+  if (device->is_privateuseone()) {
+    const int count = c10::impl::VirtualGuardImpl(device->type()).deviceCount();
+    if (device->index() >= count)
+      throw Error(ExitCode::unavailable,
+                  where + ": \"" + name + "\" does not exist, there are " + std::to_string(count) + " of its kind");
+  }
+  return *device;
+}
+
+}  // namespace
+
+std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where) {
+  std::vector<at::Device> devices;
+  for (const std::string& name : names) devices.push_back(parse_device(name, where));
+  return devices;
+}
+
+void open_devices(std::span<const at::Device> devices, const Request& request) {
+  int64_t highest = -1;
+  for (const at::Device& device : devices)
+    if (device.is_cuda()) highest = std::max<int64_t>(highest, device.index());
+  if (highest < 0) return;
+  const auto library = request.libtorch / "libtorch_cuda.so";
+  try {
+    plugin::open(library, plugin::Scope::global);
+  } catch (const plugin::OpenError& error) {
+    throw Error(ExitCode::unavailable, "the CUDA part of LibTorch is not installed: " + std::string(error.what()) +
+                                           "\n  run: tools/setup --cuda");
+  }
+  try {
+    at::globalContext().lazyInitDevice(at::kCUDA);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    throw Error(ExitCode::unavailable, "no usable CUDA device: " + text.substr(0, text.find('\n')));
+  }
+  const int64_t count = at::detail::getCUDAHooks().deviceCount();
+  if (highest >= count)
+    throw Error(ExitCode::unavailable, "placement.devices: \"cuda:" + std::to_string(highest) +
+                                           "\" does not exist, this machine has " + std::to_string(count) +
+                                           " CUDA device(s)");
+  log_info("CUDA opened from " + library.string());
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,27 @@
+/// @file Devices named in recipes: parsing, and LibTorch's CUDA part opened on demand.
+#pragma once
+
+#include <train/assembly/request.hpp>
+
+#include <c10/core/Device.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+/// "cpu", "cuda", "cuda:1" -> devices, and those of a device library: a shared library that registers another kind of
+/// accelerator with LibTorch (PrivateUse1), named by the environment variable TRAINER_DEVICE_LIBRARY. It is opened when
+/// a recipe names a device of another kind, and exports
+///   extern "C" const char* trainer_register_devices();
+/// which registers them and returns null, or what went wrong.
+/// Throws Error (bad_recipe) for anything else; `where` names the key.
+std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where);
+
+/// When a CUDA device is among them: opens libtorch_cuda.so from LibTorch's folder, initialises the driver (before any
+/// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is
+/// not installed or has no usable device.
+void open_devices(std::span<const at::Device> devices, const Request& request);
+
+}  // namespace trainer::train

@@ -1,0 +1,58 @@
+/// @file The memory strategies of a run, combined: at most one recompute policy, residency and store, one weight
+/// format.
+#pragma once
+
+#include <train/assembly/checked_strategies.hpp>
+#include <trainer/sdk/memory.hpp>
+#include <trainer/sdk/recompute.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace trainer::train {
+
+class MemoryStack {
+ public:
+  struct Named {
+    std::string name;
+    std::unique_ptr<MemoryStrategy> strategy;
+    std::string settings{};  ///< identity of its options, for checkpoints
+  };
+  MemoryStack() = default;
+  /// Throws Error (bad_recipe) in one sentence naming both when two strategies want the same place or conflict.
+  explicit MemoryStack(std::vector<Named> strategies);
+
+  [[nodiscard]] WeightFormat* format() const { return format_; }
+  /// Name and options of the strategy that packs weights, or "".
+  [[nodiscard]] std::string format_name() const { return format_name_; }
+  [[nodiscard]] WeightResidency* residency() const { return residency_; }
+  /// To be called once the first step is done: settings that had no effect are errors.
+  void after_first_step() const {
+    if (policy_ != nullptr && !partial_) policy_->after_first_step();
+  }
+  /// Only some of the model's blocks run: what names the others has no effect, rightly.
+  void set_partial() { partial_ = true; }
+  /// From now on every promise of stores and residencies is checked at every call: for proofs. Before the first use.
+  void check_promises();
+  /// How one block is run at `site`. Throws PluginError when the policy answers otherwise than it did for this block
+  /// before: micro-batches of a step would be treated differently.
+  [[nodiscard]] BlockRun run_at(const Site& site, RecomputeState* state) const;
+
+ private:
+  std::vector<Named> strategies_;
+  WeightFormat* format_ = nullptr;
+  std::string format_name_;
+  WeightResidency* residency_ = nullptr;
+  ActivationStore* store_ = nullptr;
+  RecomputePolicy* policy_ = nullptr;
+  std::string policy_name_, store_name_, residency_name_;
+  std::unique_ptr<CheckedStore> checked_store_;
+  std::unique_ptr<CheckedResidency> checked_residency_;
+  bool partial_ = false;
+  mutable std::map<std::tuple<std::string, int64_t, int64_t>, CheckpointOptions> answers_;  ///< block, index, count
+};
+
+}  // namespace trainer::train

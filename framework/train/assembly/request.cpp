@@ -1,0 +1,31 @@
+#include <nlohmann/json.hpp>
+#include <train/assembly/request.hpp>
+
+namespace trainer::train {
+
+Request parse_request(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  Request request;
+  request.recipe = json.value("recipe", "");
+  request.overrides = json.value("set", std::vector<std::string>{});
+  request.resume = json.value("resume", "auto");
+  request.file = json.value("file", "");
+  request.strategy = json.value("strategy", "");
+  request.lora = json.value("lora", "");
+  request.output = json.value("output", "");
+  request.format = json.value("format", "");
+  request.model = json.value("model", "");
+  request.force = json.value("force", false);
+  request.values = json.value("values", false);
+  request.prompts = json.value("prompts", std::vector<std::string>{});
+  request.random_weights = json.value("random_weights", false);
+  request.json = json.value("json", false);
+  request.quiet = json.value("quiet", false);
+  request.libtorch = json.at("libtorch").get<std::string>();
+  request.images = json.at("images").get<std::string>();
+  for (const auto& place : json.at("plugins"))
+    request.plugins.push_back({place.at("folder").get<std::string>(), place.at("origin").get<std::string>()});
+  return request;
+}
+
+}  // namespace trainer::train

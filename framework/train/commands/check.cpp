@@ -1,0 +1,153 @@
+/// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
+#include <c10/util/Exception.h>
+#include <base/units.hpp>
+#include <data/source.hpp>
+#include <nlohmann/json.hpp>
+#include <train/assembly/assemble.hpp>
+#include <train/cache_phase.hpp>
+#include <train/commands/commands.hpp>
+#include <train/placement/placement_report.hpp>
+#include <train/planning/recipe_budget.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+
+namespace trainer::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Collects what was found: facts worth knowing and everything that would stop the run.
+class Findings {
+ public:
+  /// Runs one part of the check; what it throws becomes a finding, and the next part runs all the same.
+  void part(const std::string& name, const std::function<std::string()>& check) {
+    try {
+      facts_.emplace_back(name, check());
+    } catch (const Error& error) {
+      add_error(name, error.what(), error.exit_code());
+    } catch (const c10::Error& error) {
+      add_error(name, error.what_without_backtrace(), ExitCode::failed);
+    } catch (const std::exception& error) {
+      add_error(name, error.what(), ExitCode::failed);
+    }
+  }
+
+  int print(bool as_json) const {
+    Json json{{"ok", errors_.empty()}, {"facts", Json::object()}, {"errors", Json::array()}};
+    for (const auto& [name, text] : facts_) json["facts"][name] = text;
+    for (const auto& [name, text] : errors_) json["errors"].push_back({{"part", name}, {"message", text}});
+    if (as_json) {
+      std::printf("%s\n", json.dump(2).c_str());
+      return static_cast<int>(exit_code_);
+    }
+    for (const auto& [name, text] : facts_)
+      std::printf("ok     %-14s %s%s", name.c_str(), text.c_str(), text.ends_with('\n') ? "" : "\n");
+    for (const auto& [name, text] : errors_) std::printf("ERROR  %-14s %s\n", name.c_str(), text.c_str());
+    if (errors_.empty())
+      std::printf("The recipe is ready to run.\n");
+    else
+      std::printf("%zu problem%s found.\n", errors_.size(), errors_.size() == 1 ? "" : "s");
+    return static_cast<int>(exit_code_);
+  }
+
+ private:
+  void add_error(const std::string& name, const std::string& text, ExitCode code) {
+    if (errors_.empty()) exit_code_ = code;
+    errors_.emplace_back(name, text);
+  }
+  std::vector<std::pair<std::string, std::string>> facts_, errors_;
+  ExitCode exit_code_ = ExitCode::done;
+};
+
+std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request, data::Bucket& largest) {
+  if (!recipe.pictures()) return std::to_string(data::scan_texts(recipe.data).samples.size()) + " texts";
+  metrics::Console console(console_options(request));
+  data::ScanOptions options;
+  options.multiple = multiple;
+  options.verify_pixels = true;  // a run finds what is broken inside only when it encodes
+  if (metrics::stderr_is_terminal())
+    options.progress = [&](std::size_t done, std::size_t total) {
+      console.phase(static_cast<int64_t>(done), static_cast<int64_t>(total), "pictures");
+    };
+  const data::Dataset dataset = data::scan(recipe.data, options);
+  largest = largest_of(dataset);
+  std::vector<std::string> sizes;
+  for (const data::Sample& sample : dataset.samples)
+    if (std::find(sizes.begin(), sizes.end(), sample.bucket.text()) == sizes.end())
+      sizes.push_back(sample.bucket.text());
+  std::string text = std::to_string(dataset.samples.size()) + " pictures with captions, sizes";
+  for (const std::string& size : sizes) text += " " + size;
+  for (const std::string& note : dataset.notes) text += "; " + note;
+  return text;
+}
+
+/// The model's required inputs must come from the objective, or from text encoder and data: those have a shape.
+void check_inputs(const Model& model, const Objective& objective) {
+  std::vector<std::string> provided = objective.provides();
+  provided.push_back("prompt_embeds");
+  for (const InputSpec& input : model.inputs())
+    if (input.required && !input.shape && std::find(provided.begin(), provided.end(), input.name) == provided.end())
+      throw Error(ExitCode::bad_recipe, "the model needs the input \"" + input.name + "\" (" + input.meaning +
+                                            "), which neither objective nor text encoder provides");
+}
+
+std::string check_model(Assembly& assembly) {
+  const LoadedModel loaded = assembly.load_model(ModelUse::inspect);
+  check_inputs(*loaded.model, *assembly.objective());
+  std::string text = loaded.model->describe() + "; " + report_placement(loaded.placement, loaded.parts).text();
+  if (!loaded.adapter) return text + "; all parameters are trained";
+  return text + "; " + loaded.adapter->describe() + " on " + std::to_string(loaded.adapted.size()) + " of " +
+         std::to_string(loaded.inventory.linears.size()) + " linear layers";
+}
+
+/// How every type of block is run, or the plan for memory.budget.
+std::string check_memory(Assembly& assembly, const std::optional<BatchShape>& batch) {
+  if (!batch) return "known when the captions are encoded";
+  if (assembly.recipe().memory.budget > 0) return describe(plan_budget(assembly, *batch));
+  return "a micro-batch of " + std::to_string(batch->samples) + ", before elision:\n" +
+         table(strategy_rows(assembly, *batch));
+}
+
+std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
+  for (const int64_t side : recipe.sample.size)
+    if (side % factor != 0)
+      throw Error(ExitCode::bad_recipe, "sample.size: " + std::to_string(side) + " is no multiple of " +
+                                            std::to_string(factor) + ", the autoencoder's step");
+  return std::to_string(recipe.sample.prompts.size()) + " prompts, " + std::to_string(recipe.sample.steps) +
+         " steps each";
+}
+
+std::string check_disk(const recipe::Recipe& recipe) {
+  std::filesystem::path folder = recipe.run.output;
+  while (!folder.empty() && !std::filesystem::exists(folder)) folder = folder.parent_path();
+  const auto space = std::filesystem::space(folder.empty() ? "." : folder);
+  return format_bytes(static_cast<double>(space.available)) + " free for " + recipe.run.output;
+}
+
+}  // namespace
+
+int command_check(const Request& request) {
+  Assembly assembly(request);
+  const recipe::Recipe& recipe = assembly.recipe();
+  Findings findings;
+  int64_t factor = 16;
+  findings.part("model", [&] { return check_model(assembly); });
+  data::Bucket largest;
+  if (recipe.pictures())
+    findings.part("autoencoder", [&] {
+      const auto autoencoder = assembly.autoencoder();
+      factor = autoencoder->spatial_factor();
+      return autoencoder->describe();
+    });
+  findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
+  findings.part("data", [&] { return check_data(recipe, factor, request, largest); });
+  if (largest.width > 0)
+    findings.part("memory", [&] { return check_memory(assembly, foretold_shape(assembly, largest, factor)); });
+  if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
+  findings.part("disk", [&] { return check_disk(recipe); });
+  return findings.print(request.json);
+}
+
+}  // namespace trainer::train

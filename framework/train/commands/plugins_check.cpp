@@ -1,0 +1,116 @@
+/// @file `trainer plugins check FILE`: loads one plugin as a run would, runs its cells of the equivalence matrix, and
+/// notes in the user's folder what passed.
+#include <adapter/lora.hpp>
+#include <base/log.hpp>
+#include <nlohmann/json.hpp>
+#include <objective/flow_matching.hpp>
+#include <plugin/loader.hpp>
+#include <train/artifacts/attestation.hpp>
+#include <train/commands/commands.hpp>
+#include <train/prove/conformance_model.hpp>
+#include <train/prove/plugin_cells.hpp>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace trainer::train {
+namespace {
+
+using prove::PluginCells;
+using prove::Row;
+
+/// The manifest's own folder first: a plugin of the same name elsewhere is another one.
+plugin::Loader loader_for(const plugin::Manifest& manifest, const Request& request) {
+  std::vector<plugin::SearchFolder> folders = request.plugins;
+  const auto home = manifest.file.parent_path();
+  const bool known =
+      std::any_of(folders.begin(), folders.end(), [&](const auto& place) { return place.folder == home; });
+  if (!known) folders.insert(folders.begin(), {home, "the plugin's folder"});
+  plugin::Loader loader(folders);
+  plugin::register_builtin(loader.registry(), objective::register_flow_matching);
+  plugin::register_builtin(loader.registry(), adapter::register_lora);
+  plugin::register_builtin(loader.registry(), prove::register_conformance_model);
+  return loader;
+}
+
+std::size_t count(const PluginCells& cells, Row::Verdict verdict) {
+  return static_cast<std::size_t>(
+      std::count_if(cells.rows.begin(), cells.rows.end(), [&](const Row& row) { return row.verdict == verdict; }));
+}
+
+std::string summary(const PluginCells& cells) {
+  return std::to_string(cells.rows.size()) + " cells: " + std::to_string(count(cells, Row::equal)) + " bit-equal, " +
+         std::to_string(count(cells, Row::refused)) + " refused by declaration, " +
+         std::to_string(count(cells, Row::differs)) + " differ, " + std::to_string(count(cells, Row::failed)) +
+         " failed";
+}
+
+/// The note in the user's folder follows the verdict; a plugin of the program itself needs none.
+std::string note(const plugin::Manifest& manifest, const PluginCells& cells) {
+  if (cells.rows.empty() || plugin::is_own(manifest)) return {};
+  if (!cells.passed()) {
+    withdraw({manifest});
+    return {};
+  }
+  try {
+    return attest({manifest}, summary(cells)).string();
+  } catch (const Error& error) {
+    log_warning(error.what());
+    return {};
+  }
+}
+
+void print_json(const plugin::Manifest& manifest, const std::vector<std::string>& offered, const PluginCells& cells,
+                const std::string& attestation) {
+  nlohmann::ordered_json json{{"name", manifest.schema.name},
+                              {"kind", manifest.schema.kind},
+                              {"version", manifest.version},
+                              {"offers", offered},
+                              {"fingerprint", manifest.fingerprint},
+                              {"passed", cells.passed()},
+                              {"facts", cells.facts},
+                              {"attestation", attestation}};
+  json["cells"] = nlohmann::ordered_json::array();
+  for (const Row& row : cells.rows)
+    json["cells"].push_back({{"setting", row.setting},
+                             {"strategies", row.subset},
+                             {"against", row.against},
+                             {"passed", row.passed()},
+                             {"result", row.result}});
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+void print_table(const plugin::Manifest& manifest, const std::vector<std::string>& offered, const PluginCells& cells,
+                 const std::string& attestation) {
+  const std::string name = manifest.schema.kind + " \"" + manifest.schema.name + "\"";
+  std::printf("%s %s: loads, fingerprint matches, offers:\n", manifest.schema.name.c_str(), manifest.version.c_str());
+  for (const std::string& one : offered) std::printf("  %s\n", one.c_str());
+  for (const std::string& fact : cells.facts) std::printf("%s\n", fact.c_str());
+  if (cells.rows.empty()) {
+    std::printf("%s has no cells in the equivalence matrix\n", name.c_str());
+    return;
+  }
+  std::printf("\n%s", prove::table_head().c_str());
+  for (const Row& row : cells.rows) std::printf("%s\n", row.text().c_str());
+  std::printf("\n%s\n", summary(cells).c_str());
+  if (!cells.passed()) std::printf("NOT PROVEN: %s does not train what the plain run trains.\n", name.c_str());
+  if (cells.passed())
+    std::printf("PROVEN: %s trains what the plain run trains%s.\n", name.c_str(),
+                attestation.empty() ? "" : ("; noted in " + attestation).c_str());
+}
+
+}  // namespace
+
+int command_plugins_check(const Request& request) {
+  plugin::Manifest manifest = plugin::read_manifest(request.file);
+  plugin::Loader loader = loader_for(manifest, request);
+  for (const plugin::Manifest& found : loader.found().manifests)
+    if (found.file == manifest.file) manifest = found;  // knows whether it came with the program
+  const std::vector<std::string> offered = loader.load(manifest);
+  const PluginCells cells = prove::check_plugin(loader, manifest, request.model);
+  const std::string attestation = note(manifest, cells);
+  request.json ? print_json(manifest, offered, cells, attestation) : print_table(manifest, offered, cells, attestation);
+  return static_cast<int>(cells.passed() ? ExitCode::done : ExitCode::plugin_rejected);
+}
+
+}  // namespace trainer::train

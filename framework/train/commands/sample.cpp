@@ -1,0 +1,39 @@
+/// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
+#include <nlohmann/json.hpp>
+#include <train/artifacts/export.hpp>
+#include <train/cache_phase.hpp>
+#include <train/commands/commands.hpp>
+#include <train/samples.hpp>
+#include <weights/tensor_file.hpp>
+
+#include <cstdio>
+
+namespace trainer::train {
+
+int command_sample(const Request& request) {
+  Assembly assembly(request);
+  metrics::Console console(console_options(request));
+  if (!assembly.recipe().pictures())
+    throw Error(ExitCode::bad_recipe, "the objective \"" + assembly.recipe().objective.kind +
+                                          "\" trains on texts alone: there is nothing to draw");
+  const std::vector<std::string>& prompts =
+      request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
+  if (prompts.empty())
+    throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
+  if (!request.lora.empty())
+    weights::TensorFile(request.lora, {weights::Profile::compat});  // before captions are encoded
+  const SamplePlan plan = prepare_samples(assembly, prompts, console);
+  LoadedModel loaded = assembly.load_model(ModelUse::sample);
+  if (!request.lora.empty()) apply_lora(loaded, request.lora);
+  const Pictures pictures = draw(
+      loaded, plan, [&] { return assembly.autoencoder(); },
+      [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });
+  const auto file = write_grid(request.output, plan, {{request.lora.empty() ? "model" : "LoRA", pictures}});
+  if (request.json)
+    std::printf("%s\n", nlohmann::ordered_json{{"samples", file.string()}}.dump(2).c_str());
+  else
+    std::printf("%s\n", file.c_str());
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,39 @@
+/// @file Answers `memory.budget`: measures what every way to run every block costs, on shapes alone, and has the
+/// planner choose. Deterministic: the same recipe on the same kind of device gives the same plan.
+#pragma once
+
+#include <train/planning/budget_plan.hpp>
+#include <train/planning/dry_run.hpp>
+#include <train/planning/planned.hpp>
+
+#include <functional>
+
+namespace trainer::train {
+
+/// One weight format to plan for; borrowed.
+struct BudgetCase {
+  const DryParts& parts;             ///< its memory stack is not used: blocks are run as `planned` says
+  PlannedRecompute& planned;         ///< set to the chosen ways
+  std::string format;                ///< "none" or a candidate's label
+  int64_t held = 0;                  ///< bytes of weights and adapter
+  at::DeviceType device = at::kCPU;  ///< the run's
+};
+
+/// What a case needs and can do.
+struct BudgetAnswer {
+  std::optional<BudgetPlan> plan;  ///< nothing fits: empty
+  int64_t smallest = 0;            ///< smallest budget that works
+};
+
+/// The first step verifies every block and looks for dead values, which later steps do not; it is counted too. The
+/// plan is tried in a dry step, and chosen again with less room where that needs more than the sum of the blocks says.
+/// Leaves `planned` set to the plan.
+BudgetAnswer answer_budget(const BudgetCase& question, int64_t budget);
+
+/// Every block run in one way.
+std::vector<BlockPlan> blocks_run(const DryParts& parts, PlannedRecompute& planned, std::size_t way);
+
+/// The rows of `check` and `explain`: how blocks are run, one row for each block type and way.
+std::vector<WayRow> rows_of(const std::vector<BlockPlan>& blocks, const std::function<std::string(std::size_t)>& way);
+
+}  // namespace trainer::train

@@ -1,0 +1,115 @@
+#include <base/units.hpp>
+#include <nlohmann/json.hpp>
+#include <train/planning/budget_plan.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace trainer::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string format_flops(double flops) {
+  constexpr std::array kUnits = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"};
+  std::size_t unit = 0;
+  while (flops >= 999.5 && unit + 1 < kUnits.size()) flops /= 1000, ++unit;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), flops < 99.95 && unit > 0 ? "%.1f %s" : "%.0f %s", flops, kUnits[unit]);
+  return text.data();
+}
+
+/// Cells padded to the widest of their column.
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = "  ";
+    for (std::size_t i = 0; i < row.size(); ++i) line += row[i] + std::string(widths[i] + 2 - row[i].size(), ' ');
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
+
+std::string join(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : " ") + item;
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+std::string describe(const BudgetPlan& plan) {
+  std::vector<std::vector<std::string>> rows{{"blocks", "run with", "kept, each", "recomputed, each"}};
+  for (std::size_t i = 0; i < plan.blocks.size();) {
+    const PlannedBlock& first = plan.blocks[i];
+    std::size_t end = i + 1;
+    while (end < plan.blocks.size() && plan.blocks[end].type == first.type && plan.blocks[end].way == first.way) ++end;
+    const std::string& last = plan.blocks[end - 1].name;
+    // The last of the row speaks for it: a chain's first block may keep less, since its inputs need no gradient.
+    rows.push_back({first.name + (end - i > 1 ? " ... " + last : ""), first.way, bytes(plan.blocks[end - 1].kept),
+                    format_flops(plan.blocks[end - 1].recomputed_flops)});
+    i = end;
+  }
+  std::array<char, 96> more{};
+  std::snprintf(more.data(), more.size(), "%.0f %% of the forward's and backward's FLOPs are computed again",
+                plan.flops > 0 ? 100 * plan.recomputed_flops / plan.flops : 0);
+  const std::string weights = plan.format == "none" ? "weights as they are" : "weights packed by " + plan.format;
+  return "plan for memory.budget = " + bytes(plan.budget) + ": predicted peak " + bytes(plan.peak) + ", " + weights +
+         "\n" + aligned(rows) + "  " + more.data() + "\n";
+}
+
+std::string to_json(const BudgetPlan& plan) {
+  Json json{{"budget", plan.budget},
+            {"peak", plan.peak},
+            {"format", plan.format},
+            {"flops", plan.flops},
+            {"recomputed_flops", plan.recomputed_flops},
+            {"blocks", Json::array()}};
+  for (const PlannedBlock& block : plan.blocks)
+    json["blocks"].push_back({{"name", block.name},
+                              {"type", block.type},
+                              {"way", block.way},
+                              {"kept", block.kept},
+                              {"recomputed_flops", block.recomputed_flops}});
+  return json.dump(1) + "\n";
+}
+
+BudgetPlan parse_plan(const std::string& text, const std::string& file) {
+  try {
+    const Json json = Json::parse(text);
+    BudgetPlan plan;
+    json.at("budget").get_to(plan.budget);
+    json.at("peak").get_to(plan.peak);
+    json.at("format").get_to(plan.format);
+    json.at("flops").get_to(plan.flops);
+    json.at("recomputed_flops").get_to(plan.recomputed_flops);
+    for (const Json& block : json.at("blocks"))
+      plan.blocks.push_back(
+          {block.at("name"), block.at("type"), block.at("way"), block.at("kept"), block.at("recomputed_flops")});
+    return plan;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ExitCode::bad_input,
+                file + ": no plan of memory.budget (" + error.what() + "); delete this file to have it planned anew");
+  }
+}
+
+std::string table(const std::vector<WayRow>& rows) {
+  std::vector<std::vector<std::string>> cells{
+      {"block type", "blocks", "run with", "kept, each", "recomputed, each", "operations kept"}};
+  for (const WayRow& row : rows)
+    cells.push_back({row.type, std::to_string(row.blocks), row.way, bytes(row.cost.kept),
+                     format_flops(row.cost.recomputed_flops) + " of " + format_flops(row.cost.forward_flops),
+                     join(row.cost.kept_ops)});
+  return aligned(cells);
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,61 @@
+/// @file A training step on shapes alone: the run's own model, strategies, adapter, objective, optimiser and schedule,
+/// on meta tensors, with every byte counted. Nothing is computed, no weight is read.
+#pragma once
+
+#include <optim/adamw.hpp>
+#include <planner/block_cost.hpp>
+#include <train/assembly/memory_stack.hpp>
+#include <trainer/sdk/objective.hpp>
+#include <trainer/sdk/placement.hpp>
+
+#include <string>
+#include <vector>
+
+namespace trainer::train {
+
+/// Shapes of one micro-batch; every sample has the same.
+struct BatchShape {
+  int64_t samples = 1;
+  std::vector<int64_t> latents;          ///< of one sample, [C, T, h, w]; empty for non-diffusion data
+  std::vector<TensorInfo> conditioning;  ///< of one sample, e.g. "prompt_embeds" bf16 [L, J]
+};
+
+/// What a dry step runs; borrowed. All tensors of model and adapter are on the meta device.
+struct DryParts {
+  Model& model;
+  const Objective& objective;
+  const MemoryStack& memory;
+  const PlacementPlan& placement;
+  const std::vector<Parameter*>& trained;
+  optim::AdamWOptions optimizer;
+  bool ema = false;
+  double max_grad_norm = 1.0;
+  int64_t micro_batches = 1;
+  BatchShape batch;
+};
+
+/// Bytes; exact but for `peak`, in which temporaries inside a kernel may be missing.
+struct StepBytes {
+  int64_t optimizer = 0, ema = 0;  ///< states, for the life of the run
+  int64_t gradients = 0;           ///< of the trained parameters, at the end of the backward
+  int64_t kept = 0;                ///< most that forwards left for their backwards at one time
+  int64_t peak = 0;  ///< highest in the step, above what was there before it (weights, parameters, states)
+  /// Besides gradients and kept: what the step needs for a while.
+  [[nodiscard]] int64_t transient() const { return peak - gradients - kept; }
+};
+
+/// A block of the chain as its strategies run it.
+struct BlockPlan {
+  std::string name, type;
+  CheckpointOptions options;
+  planner::BlockCost cost;
+};
+
+/// Two steps are run, the second is counted: states of the optimiser exist then. Throws Error (NO_SHAPE_KERNEL) when
+/// model, objective or a strategy needs values or an operator without a shape kernel.
+StepBytes dry_step(const DryParts& parts);
+
+/// Every block as the first micro-batch runs it, in order. Blocks that cost the same are run once.
+std::vector<BlockPlan> dry_blocks(const DryParts& parts);
+
+}  // namespace trainer::train

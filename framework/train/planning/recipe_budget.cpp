@@ -1,0 +1,191 @@
+#include <base/units.hpp>
+#include <cache/key.hpp>
+#include <recipe/write.hpp>
+#include <train/planning/budget.hpp>
+#include <train/planning/recipe_budget.hpp>
+
+#include <algorithm>
+
+namespace trainer::train {
+namespace {
+
+constexpr int64_t kMegabyte = 1'000'000;
+constexpr int64_t kUsualTokens = 512;
+
+/// The longest text that the encoder gives, by the name that our encoders have for it.
+int64_t text_tokens(const Options& encoder) {
+  const auto it = encoder.values().find("max_tokens");
+  return it != encoder.values().end() && it->second.get_if<int64_t>() != nullptr ? *it->second.get_if<int64_t>()
+                                                                                 : kUsualTokens;
+}
+
+/// All weight formats to plan for, the plain one first.
+std::vector<std::string> formats_of(Assembly& assembly, const std::string& only) {
+  std::vector<std::string> labels{"none"};
+  // Trained weights are never packed.
+  if (assembly.recipe().adapter)
+    for (const CandidateStrategy& format : make_candidates(assembly.loader()).formats) labels.push_back(format.label);
+  if (!only.empty()) std::erase_if(labels, [&](const std::string& label) { return label != only; });
+  return labels;
+}
+
+BudgetAnswer answer_for(Assembly& assembly, const BatchShape& batch, const std::string& label, int64_t budget) {
+  Candidates candidates = make_candidates(assembly.loader());
+  std::vector<MemoryStack::Named> strategies;
+  for (CandidateStrategy& format : candidates.formats) {
+    if (format.label != label) continue;
+    std::erase_if(candidates.recompute, [&](const CandidateStrategy& other) { return !compatible(format, other); });
+    strategies.push_back({format.name, std::move(format.strategy), cache::options_identity(format.options)});
+  }
+  auto made = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
+  PlannedRecompute& planned = *made;
+  strategies.push_back({"memory.budget", std::move(made)});
+  const DryModel model = dry_model(assembly, MemoryStack(std::move(strategies)), batch);
+  const DryParts parts = model.parts(assembly.recipe());
+  int64_t held = model.loaded.inventory.weight_bytes;
+  if (model.loaded.adapter)
+    for (const Parameter* parameter : model.loaded.trained) held += static_cast<int64_t>(parameter->value().nbytes());
+  return answer_budget({parts, planned, label, held, assembly.devices().front().type()}, budget);
+}
+
+/// Keys that would lower the need, with their values now.
+std::string advice(const recipe::Recipe& recipe) {
+  std::string text;
+  const auto add = [&](const std::string& key) { text += (text.empty() ? "" : ", ") + key; };
+  if (recipe.train.micro_batch_size > 1)
+    add("train.micro_batch_size (now " + std::to_string(recipe.train.micro_batch_size) + ")");
+  add("data.resolution");
+  if (!recipe.adapter)
+    add("training an [adapter] instead of all parameters");
+  else if (recipe.adapter->options.has("rank"))
+    add("adapter.rank (now " + std::to_string(recipe.adapter->options.get<int64_t>("rank")) + ")");
+  if (recipe.model.dtype == "fp32") add("model.dtype = \"bf16\"");
+  if (recipe.train.ema_decay > 0) add("train.ema.decay = 0");
+  return text;
+}
+
+[[noreturn]] void refuse(const recipe::Recipe& recipe, const BudgetAnswer& best, const std::string& format) {
+  const int64_t rounded = (best.smallest + kMegabyte - 1) / kMegabyte * kMegabyte;
+  throw Error(ExitCode::bad_recipe,
+              "memory.budget: " + recipe::bytes_text(recipe.memory.budget) +
+                  " is too small: the smallest budget that works for this recipe is " + recipe::bytes_text(rounded) +
+                  (format == "none" ? "" : ", with " + format) + "\n  To need less, lower " + advice(recipe) + ".",
+              "BUDGET_TOO_SMALL");
+}
+
+}  // namespace
+
+BatchShape batch_shape(BatchSource& batches, const data::Bucket& largest, int64_t factor) {
+  const Batch first = batches.batch(0, 0);
+  BatchShape shape;
+  shape.samples = static_cast<int64_t>(first.sample_keys.size());
+  if (first.latents.defined()) {
+    shape.latents = first.latents.sizes().slice(1).vec();
+    if (largest.width > 0) {
+      shape.latents[2] = largest.height / factor;
+      shape.latents[3] = largest.width / factor;
+    }
+  }
+  for (const auto& [name, tensor] : first.conditioning)
+    shape.conditioning.push_back({name, tensor.scalar_type(), tensor.sizes().slice(1).vec()});
+  return shape;
+}
+
+data::Bucket largest_of(const data::Dataset& dataset) {
+  data::Bucket largest;
+  for (const data::Sample& sample : dataset.samples)
+    if (sample.bucket.width * sample.bucket.height > largest.width * largest.height) largest = sample.bucket;
+  return largest;
+}
+
+data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor) {
+  data::Bucket largest;
+  for (const recipe::Data& source : recipe.data)
+    for (const data::Bucket& bucket : data::BucketGrid({source.resolution, factor, source.max_aspect}).buckets())
+      if (bucket.width * bucket.height > largest.width * largest.height) largest = bucket;
+  return largest;
+}
+
+std::optional<BatchShape> foretold_shape(Assembly& assembly, const data::Bucket& largest, int64_t factor) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  const LoadedModel loaded = assembly.load_model(ModelUse::inspect, MemoryStack());
+  const std::vector<std::string> provided = assembly.objective()->provides();
+  BatchShape shape;
+  shape.samples = recipe.train.micro_batch_size;
+  for (const InputSpec& input : loaded.model->inputs()) {
+    if (!input.required || std::find(provided.begin(), provided.end(), input.name) != provided.end()) continue;
+    if (!input.shape) return std::nullopt;
+    std::vector<int64_t> sides = *input.shape;
+    for (int64_t& side : sides)
+      if (side < 0) side = text_tokens(recipe.text_encoder.options);
+    shape.conditioning.push_back(
+        {input.name, input.below > 0 ? at::kLong : dtype_of(recipe.text_encoder.dtype), std::move(sides)});
+  }
+  if (const DiffusionTraits* traits = loaded.model->diffusion())
+    shape.latents = {traits->latent_channels, 1, largest.height / factor, largest.width / factor};
+  return shape;
+}
+
+DryParts DryModel::parts(const recipe::Recipe& recipe) const {
+  const recipe::Optimizer& o = recipe.optimizer;
+  return {*loaded.model,
+          *objective,
+          loaded.memory,
+          loaded.placement,
+          loaded.trained,
+          optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay},
+          recipe.train.ema_decay > 0,
+          recipe.train.max_grad_norm,
+          recipe.train.batch_size / recipe.train.micro_batch_size,
+          batch};
+}
+
+DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& batch) {
+  return {assembly.load_model(ModelUse::dry, std::move(memory)), assembly.objective(), batch};
+}
+
+BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format) {
+  const int64_t budget = assembly.recipe().memory.budget;
+  if (assembly.devices().size() > 1)
+    throw Error(ExitCode::bad_recipe,
+                "memory.budget: plans are made for one device, placement.devices names several; name the strategies in "
+                "memory.strategies");
+  std::optional<BudgetAnswer> best;
+  std::string best_format;
+  for (const std::string& label : formats_of(assembly, format)) {
+    BudgetAnswer answer = answer_for(assembly, batch, label, budget);
+    if (answer.plan) return *answer.plan;
+    if (!best || answer.smallest < best->smallest) best = std::move(answer), best_format = label;
+  }
+  if (!best)
+    throw Error(ExitCode::bad_recipe,
+                "memory.budget: this run packs its weights with \"" + format + "\", which no plugin offers now");
+  refuse(assembly.recipe(), *best, best_format);
+}
+
+std::vector<WayRow> strategy_rows(Assembly& assembly, const BatchShape& batch) {
+  const DryModel model = dry_model(assembly, assembly.memory_stack(), batch);
+  std::string names;
+  for (const std::string& name : assembly.recipe().memory.strategies) names += (names.empty() ? "" : " + ") + name;
+  const std::vector<BlockPlan> blocks = dry_blocks(model.parts(assembly.recipe()));
+  return rows_of(blocks, [&](std::size_t i) { return blocks[i].options.recompute ? names : std::string("none"); });
+}
+
+std::vector<WayRow> candidate_rows(Assembly& assembly, const BatchShape& batch, const std::string& name) {
+  Candidates candidates = make_candidates(assembly.loader());
+  std::erase_if(candidates.recompute, [&](const CandidateStrategy& one) { return one.name != name; });
+  auto made = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
+  PlannedRecompute& planned = *made;
+  std::vector<MemoryStack::Named> strategies;
+  strategies.push_back({name, std::move(made)});
+  const DryModel model = dry_model(assembly, MemoryStack(std::move(strategies)), batch);
+  const DryParts parts = model.parts(assembly.recipe());
+  std::vector<WayRow> rows;
+  for (std::size_t way = 0; way < planned.ways(); ++way)
+    for (WayRow& row : rows_of(blocks_run(parts, planned, way), [&](std::size_t) { return planned.label(way); }))
+      rows.push_back(std::move(row));
+  std::stable_sort(rows.begin(), rows.end(), [](const WayRow& a, const WayRow& b) { return a.type < b.type; });
+  return rows;
+}
+
+}  // namespace trainer::train

@@ -1,0 +1,45 @@
+/// @file `memory.budget` of a recipe: candidates from the plugins' manifests, one weight format after the other, and
+/// what to say when nothing fits.
+#pragma once
+
+#include <data/source.hpp>
+#include <train/assembly/assemble.hpp>
+#include <train/batch_source.hpp>
+#include <train/planning/dry_run.hpp>
+
+#include <optional>
+
+namespace trainer::train {
+
+/// Shapes of a micro-batch of pictures of size `largest`: the data set's memory is that of its largest ones.
+BatchShape batch_shape(BatchSource& batches, const data::Bucket& largest, int64_t factor);
+
+/// The same before anything is encoded, from the shapes that the model declares for its inputs: texts are as long as
+/// the encoder takes. nullopt where an input has no declared shape: it is known when the cache is made.
+std::optional<BatchShape> foretold_shape(Assembly& assembly, const data::Bucket& largest, int64_t factor);
+data::Bucket largest_of(const data::Dataset& dataset);
+/// The largest size that pictures of the recipe can get.
+data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor);
+
+/// Plans the recipe's training for micro-batches of this shape. Plans that leave weights as they are come before those
+/// that pack them, since packing changes what is computed. `format`: only plans with this weight format (a run that
+/// goes on must keep it); empty: any.
+/// Throws Error (bad_recipe) with the smallest budget that works and what would need less memory when none fits.
+BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format = "");
+
+/// How the blocks of the recipe's model are run with its strategies, for `check`.
+std::vector<WayRow> strategy_rows(Assembly& assembly, const BatchShape& batch);
+
+/// The rows of `explain memory.NAME`: every way in which the planner may choose the strategy, and the plain run.
+std::vector<WayRow> candidate_rows(Assembly& assembly, const BatchShape& batch, const std::string& name);
+
+/// The objects of a dry step; `parts` borrows from the others.
+struct DryModel {
+  LoadedModel loaded;
+  std::unique_ptr<Objective> objective;
+  BatchShape batch;
+  [[nodiscard]] DryParts parts(const recipe::Recipe& recipe) const;
+};
+DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& batch);
+
+}  // namespace trainer::train
