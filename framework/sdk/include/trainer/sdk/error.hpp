@@ -15,17 +15,17 @@ namespace trainer {
 
 enum class ExitCode : int {
   done = 0,
-  failed = 1,           ///< a defect of ours or an unclassified failure
-  usage = 2,            ///< command line
-  plugin_rejected = 3,  ///< a plugin was refused or failed
-  bad_input = 65,       ///< a damaged or unusable file: weights, images, captions, tokenizer, checkpoint
-  not_found = 66,       ///< a named file or folder does not exist
-  unavailable = 69,     ///< LibTorch, a device or a library is missing
-  io = 74,              ///< reading or writing failed
-  preempted = 75,       ///< stopped by a signal after saving; run the same command again to go on
-  non_finite = 76,      ///< loss or gradient became NaN or infinite
-  locked = 77,          ///< another run holds the folder, or no permission
-  bad_recipe = 78,      ///< the recipe is wrong
+  failed = 1,               ///< a defect of ours or an unclassified failure
+  usage = 2,                ///< command line
+  plugin_rejected = 3,      ///< a plugin was refused or failed
+  bad_input = 65,           ///< a damaged or unusable file: weights, images, captions, tokenizer, checkpoint
+  not_found = 66,           ///< a named file or folder does not exist
+  unavailable = 69,         ///< LibTorch, a device or a library is missing
+  io = 74,                  ///< reading or writing failed
+  preempted = 75,           ///< stopped by a signal after saving; run the same command again to go on
+  non_finite = 76,          ///< loss or gradient became NaN or infinite
+  locked = 77,              ///< another run holds the folder, or no permission
+  bad_recipe = 78,          ///< the recipe is wrong
   out_of_memory = 80,
   collective_timeout = 81,
   device_lost = 82,
