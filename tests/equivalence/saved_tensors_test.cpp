@@ -27,7 +27,7 @@ using test::SavedTensors;
 struct How {
   std::string name;
   bool recompute = false, elide = false;
-  std::vector<std::string> save;
+  std::vector<std::string> save = {};
 };
 const std::vector<How>& ways() {
   static const std::vector<How> list{{"none"},

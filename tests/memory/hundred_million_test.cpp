@@ -12,6 +12,7 @@ namespace {
 std::vector<Cell> cells() {
   return {{"none", false, at::kFloat},
           {"full", false, at::kFloat},
+          {"full+elide", false, at::kBFloat16},
           {"attention", false, at::kFloat},
           {"every_second_matmul", true, at::kBFloat16},
           {"matmul", true, at::kFloat},

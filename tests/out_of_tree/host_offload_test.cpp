@@ -6,45 +6,25 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <planner/byte_counter.hpp>
 
 #include <limits>
 
 namespace trainer::strangers {
 namespace {
 
-/// Counts the bytes of all allocations that LibTorch makes while it lives.
-class CountingAllocator final : public c10::Allocator {
- public:
-  CountingAllocator() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, kPriority); }
-  ~CountingAllocator() override { c10::SetCPUAllocator(before_, kPriority); }
-  c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr data = before_->allocate(bytes);
-    held += static_cast<int64_t>(bytes);
-    struct Owner {
-      c10::DataPtr data;
-      size_t bytes;
-    };
-    void* address = data.get();
-    return {address, new Owner{std::move(data), bytes},
-            [](void* context) {
-              const std::unique_ptr<Owner> owner(static_cast<Owner*>(context));
-              held -= static_cast<int64_t>(owner->bytes);
-            },
-            at::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
-  static inline int64_t held = 0;  // deleters outlive the object
-
- private:
-  static constexpr uint8_t kPriority = 100;
-  c10::Allocator* before_;
-};
-
 at::Tensor put_and_take(ActivationStore& store, const at::Tensor& tensor) {
   return store.take(store.put(tensor, {}), {});
+}
+
+/// Recomputed blocks whose kept tensors go to the strategy's store.
+BlockRun storing(MemoryStrategy& offload, RecomputeState& sites) {
+  BlockRun how;
+  how.options.recompute = true;
+  how.state = &sites;
+  how.store = offload.activation_store();
+  return how;
 }
 
 TEST(HostOffload, GivesBackTheSameBits) {
@@ -111,14 +91,11 @@ TEST(HostOffload, ReleasesTheOriginalsAndThenTheCopies) {
   const std::vector<at::Tensor> plain = chain.step({});
   const auto offload = strategy("host_offload");
   RecomputeState sites;
-  BlockRun how;
-  how.options.recompute = true;
-  how.state = &sites;
-  how.store = offload->activation_store();
+  const BlockRun how = storing(*offload, sites);
   EXPECT_TRUE(same(chain.step(how), plain));
 
-  const CountingAllocator counting;
-  const int64_t before = CountingAllocator::held;
+  planner::install_byte_counter();
+  const planner::PeakMark mark(at::kCPU);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> originals;
   at::Tensor loss;
   {
@@ -136,23 +113,20 @@ TEST(HostOffload, ReleasesTheOriginalsAndThenTheCopies) {
   // The first input is the leaf that the gradient goes to; of the others only copies are left.
   for (std::size_t i = 1; i < originals.size(); ++i) EXPECT_TRUE(originals[i].expired()) << i;
   const int64_t carried = 2 * 20 * 8 * 4, shared = 2 * 24 * 4;
-  const int64_t kept = CountingAllocator::held - before;
+  const int64_t kept = mark.held();
   // Leaves, four copied inputs, one copy of the shared tensor, the loss; rounding and autograd's own are small.
   EXPECT_GE(kept, 5 * carried + 2 * shared);
   EXPECT_LE(kept, 5 * carried + 2 * shared + carried / 2);
   loss.backward();
   loss.reset();
-  EXPECT_EQ(CountingAllocator::held - before, 0) << "nothing is left in the store";
+  EXPECT_EQ(mark.held(), 0) << "nothing is left in the store";
 }
 
 TEST(HostOffload, AGraphMayBeKeptAndRunTwice) {
   ToyChain chain(3);
   const auto offload = strategy("host_offload");
   RecomputeState sites;
-  BlockRun how;
-  how.options.recompute = true;
-  how.state = &sites;
-  how.store = offload->activation_store();
+  const BlockRun how = storing(*offload, sites);
   const Flow flow = chain.start();
   const at::Tensor loss = chain.run(flow, how).carried[0].pow(2).sum();
   const std::vector<at::Tensor> leaves{flow.carried[0], flow.shared[0]};

@@ -3,7 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/silu.h>
-#include <support/counting_allocator.hpp>
+#include <planner/byte_counter.hpp>
 
 #include "toy.hpp"
 
@@ -20,6 +20,7 @@ struct Wide {
   std::function<void()> enter = [] {};
 
   Wide() {
+    planner::install_byte_counter();
     for (uint64_t i = 0; i < kBlocks; ++i) {
       const Linear up = make_linear("up", kWidth, 4 * kWidth, at::kFloat, 10 + i);
       const Linear down = make_linear("down", 4 * kWidth, kWidth, at::kFloat, 30 + i);
@@ -36,25 +37,24 @@ struct Wide {
     return run_chain(list, {{x}, {}, {}}, how).carried[0].sum();
   }
   /// Bytes that a forward leaves alive, the loss included.
-  int64_t kept(const BlockRun& how, const CountingAllocator& counter) {
-    const int64_t before = counter.live();
+  int64_t kept(const BlockRun& how) {
+    const planner::PeakMark mark(at::kCPU);
     const at::Tensor graph = loss(how);
-    return counter.live() - before;
+    return mark.held();
   }
 };
 
 /// test_checkpointing, test_checkpointing_without_reentrant_memory_savings.
 TEST(MemorySavings, OnlyInputsAreKept) {
   Wide wide;
-  CountingAllocator counter;
-  const int64_t plain = wide.kept({}, counter);
+  const int64_t plain = wide.kept({});
   // The input of the first block is a leaf that is there anyway, the output of the last is freed after the sum. Some
   // 4-byte placeholders and the loss remain.
   const int64_t inputs = (Wide::kBlocks - 1) * Wide::kInput;
-  const int64_t first = wide.kept(recomputed(&wide.sites), counter);
+  const int64_t first = wide.kept(recomputed(&wide.sites));
   EXPECT_GE(first, inputs + Wide::kInput) << "a verified step holds the last output too, to compare with";
   EXPECT_LT(first, inputs + Wide::kInput + 256);
-  const int64_t later = wide.kept(recomputed(&wide.sites), counter);
+  const int64_t later = wide.kept(recomputed(&wide.sites));
   EXPECT_GE(later, inputs);
   EXPECT_LT(later, inputs + 256);
   EXPECT_GT(plain, 6 * later) << "the blocks keep four wide tensors each";
@@ -63,12 +63,11 @@ TEST(MemorySavings, OnlyInputsAreKept) {
 /// test_checkpointing_without_reentrant_early_free: each block's input goes as soon as its backward is done.
 TEST(EarlyFree, BlockByBlock) {
   Wide wide;
-  CountingAllocator counter;
   for (int step = 0; step < 3; ++step) {
     wide.x.mutable_grad() = at::Tensor();
     const at::Tensor graph = wide.loss(recomputed(&wide.sites));
     std::vector<int64_t> live;
-    wide.enter = [&] { live.push_back(counter.live()); };
+    wide.enter = [&] { live.push_back(planner::bytes_in_use(at::kCPU).current); };
     graph.backward();
     wide.enter = [] {};
     ASSERT_EQ(live.size(), static_cast<std::size_t>(Wide::kBlocks));
@@ -82,15 +81,13 @@ TEST(EarlyFree, BlockByBlock) {
 /// The peak of a step is the kept inputs and one block's own tensors.
 TEST(MemorySavings, PeakIsInputsAndOneBlock) {
   Wide wide;
-  CountingAllocator counter;
   const auto peak = [&](const BlockRun& how) {
     wide.x.mutable_grad() = at::Tensor();
-    const int64_t before = counter.live();
-    counter.reset_peak();
+    const planner::PeakMark mark(at::kCPU);
     wide.loss(how).backward();
     wide.x.mutable_grad() = at::Tensor();
-    EXPECT_EQ(counter.live(), before) << "a step leaves nothing";
-    return counter.peak() - before;
+    EXPECT_EQ(mark.held(), 0) << "a step leaves nothing";
+    return mark.above();
   };
   const int64_t plain = peak({});
   peak(recomputed(&wide.sites));
@@ -103,14 +100,13 @@ TEST(MemorySavings, PeakIsInputsAndOneBlock) {
 /// Plainly run blocks cost what autograd keeps: the node for each input holds no copy.
 TEST(MemorySavings, OwnNodesCostNothing) {
   Wide wide;
-  CountingAllocator counter;
-  const int64_t through_engine = wide.kept({}, counter);
-  const int64_t before = counter.live();
+  const int64_t through_engine = wide.kept({});
+  const planner::PeakMark mark(at::kCPU);
   Flow flow{{wide.x}, {}, {}};
   for (const auto& block : wide.blocks) flow.carried = block->forward(flow);
   const at::Tensor loss = flow.carried[0].sum();
   flow.carried.clear();
-  EXPECT_EQ(through_engine, counter.live() - before);
+  EXPECT_EQ(through_engine, mark.held());
 }
 
 }  // namespace

@@ -1,37 +1,36 @@
 /// @file Kept outputs are given back block by block during backward.
-#include <support/counting_allocator.hpp>
+#include <planner/byte_counter.hpp>
 
 #include "chain.hpp"
 
 namespace trainer::test {
 namespace {
 
+int64_t bytes_held() { return planner::bytes_in_use(at::kCPU).current; }
+
 /// Moves nothing; reads the bytes after each block's backward, last block first.
 class Reader final : public WeightResidency {
  public:
-  explicit Reader(const CountingAllocator& counter) : counter_(counter) {}
   void plan(std::span<Block* const>) override {}
   void before(const Site&, Pass pass) override {
-    if (pass == Pass::backward && live.empty()) live.push_back(counter_.live());
+    if (pass == Pass::backward && live.empty()) live.push_back(bytes_held());
   }
   void after(const Site&, Pass pass) noexcept override {
-    if (pass == Pass::backward) live.push_back(counter_.live());
+    if (pass == Pass::backward) live.push_back(bytes_held());
   }
   std::vector<int64_t> live;  ///< first: before any block's backward
-
- private:
-  const CountingAllocator& counter_;
 };
 
 class KeptBytes : public testing::Test {
  protected:
+  static void SetUpTestSuite() { planner::install_byte_counter(); }
   static constexpr int64_t kBlocks = 5, kRows = 64;
   std::vector<int64_t> readings(SavePolicy* save, bool retain) {
     RecomputeState sites;
     BlockRun how = recomputed(&sites);
     how.options.save = save;
     chain_.step(how);  // the first run is verified, which holds on to outputs
-    Reader reader(counter_);
+    Reader reader;
     how.residency = &reader;
     chain_.loss(how).backward({}, retain);
     chain_.take_grads();
@@ -39,7 +38,6 @@ class KeptBytes : public testing::Test {
     return reader.live;
   }
   Chain chain_{{.blocks = kBlocks, .rows = kRows}};
-  CountingAllocator counter_;
   int64_t kept_ = 0;
 };
 
@@ -63,12 +61,12 @@ TEST_F(KeptBytes, StayWithARetainedGraph) {
 
 TEST_F(KeptBytes, NothingIsLeftAfterTheStep) {
   selective::SaveList save({"attention", "matmul"});
-  const int64_t before = counter_.live();
+  const int64_t before = bytes_held();
   RecomputeState sites;
   BlockRun how = keeping(save, &sites);
   how.options.elide = true;
   for (int step = 0; step < 2; ++step) chain_.step(how);
-  EXPECT_EQ(counter_.live(), before);
+  EXPECT_EQ(bytes_held(), before);
 }
 
 }  // namespace

@@ -35,6 +35,15 @@ class Mismatch : public testing::Test {
     SaveList list({"mm"});
     EXPECT_TRUE(same_bits(chain.step({}), chain.step(keeping(list))));
   }
+  /// A block that multiplies by `w`.
+  [[nodiscard]] std::unique_ptr<Single> product_block(const std::string& name) const {
+    const Body body = [this](const Flow& flow) -> std::vector<at::Tensor> {
+      return {at::mm(flow.carried[0], w->get())};
+    };
+    auto made = std::make_unique<Single>(body, name);
+    made->block.add(w);
+    return made;
+  }
   ParameterPtr w = make_trained("w", {8, 8}, 1);
   at::Tensor bias = data(3, {8});
   Single single{{}, "double.3"};
@@ -165,14 +174,12 @@ TEST_F(Mismatch, WhatIsNotKeptMayBeChangedInPlace) {
 }
 
 TEST_F(Mismatch, NestedBlocks) {
-  Single inner([&](const Flow& flow) -> std::vector<at::Tensor> { return {at::mm(flow.carried[0], w->get())}; },
-               "inner");
-  inner.block.add(w);
+  const auto inner = product_block("inner");
   for (const bool verify : {false, true}) {
     RecomputeState sites;
     SaveList save({"mm"});
     const BlockRun how = keeping(save, verify ? &sites : nullptr);
-    single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> { return run_block(inner.block, flow, how); };
+    single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> { return run_block(inner->block, flow, how); };
     EXPECT_EQ(error_of([&] { single.step(how); }),
               "block \"inner\" runs inside the recomputed block \"double.3\"; recomputed blocks cannot be nested");
     recovers();
@@ -180,15 +187,13 @@ TEST_F(Mismatch, NestedBlocks) {
 }
 
 TEST_F(Mismatch, ABlockRecomputedInFullInsideOneThatKeeps) {
-  Single inner([&](const Flow& flow) -> std::vector<at::Tensor> { return {at::mm(flow.carried[0], w->get())}; },
-               "inner");
-  inner.block.add(w);
+  const auto inner = product_block("inner");
   for (const bool verify : {false, true}) {
     RecomputeState sites;
     SaveList save({"mm"});
     const BlockRun inside = recomputed(verify ? &sites : nullptr);
     single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> {
-      return run_block(inner.block, flow, inside);
+      return run_block(inner->block, flow, inside);
     };
     const std::vector<at::Tensor> plain = single.step({});
     std::vector<at::Tensor> got;

@@ -3,10 +3,11 @@
 #include <ATen/ops/full_like.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-#include <support/counting_allocator.hpp>
+#include <planner/byte_counter.hpp>
 #include <train/forward.hpp>
 #include <trainer/sdk/error.hpp>
+
+#include <limits>
 
 #include "toy_run.hpp"
 
@@ -98,19 +99,17 @@ int64_t peak_of_gradients(bool fused, bool recompute) {
   wide.sizes.width = 256;
   wide.sizes.blocks = 8;
   wide.weights = testing::toy_weights(wide.sizes);
-  const test::CountingAllocator counter;
+  planner::install_byte_counter();
   ToyRun run(wide);
   run.train_to(2);  // the verifying first run is not what is measured
-  const int64_t begin = counter.live();
   const Example example = run.objective.prepare(run.data.batch(2, 0), run.model, run.random);
   const at::Tensor graph =
       forward_loss(run.model, run.objective, example, run.memory, run.trainer->recompute_state(), 0);
-  const int64_t forward = counter.live() - begin;
-  const_cast<test::CountingAllocator&>(counter).reset_peak();
+  const planner::PeakMark backward(at::kCPU);
   if (fused) run.fused->begin(1e-2);
   graph.backward();
   if (fused) run.fused->finish();
-  return counter.peak() - begin - forward;
+  return backward.above();
 }
 
 TEST(FusedBackward, GradientsNeverExistAllAtOnce) {
