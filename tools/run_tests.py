@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPT_IN_SUITES = {"slow", "gpu"}  # run only when asked for
 # What runs under the sanitizers: every parser of strangers' files and the recompute engine. Built by the Meson alias
 # "sanitized"; all tests would take a second full build.
-SANITIZED_TESTS = {"base", "recipe", "safetensors", "text", "data", "metrics", "sdk"}
+SANITIZED_TESTS = {"base", "recipe", "safetensors", "text", "data", "metrics", "sdk", "fuzz_corpus"}
 SLOW_COMPILE_SECONDS = 25
 
 

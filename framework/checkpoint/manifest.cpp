@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <cstdint>
 #include <set>
+#include <type_traits>
 
 namespace trainer::checkpoint {
 namespace {
@@ -16,15 +18,25 @@ constexpr std::size_t kHashDigits = 32;
   throw Error(ExitCode::bad_input, name + ": damaged checkpoint manifest: " + why, "CKPT_MANIFEST");
 }
 
+/// A whole number of type T: of a fraction or one out of range nlohmann would make anything.
+template <typename T>
+T whole(const nlohmann::json& json, const char* key, const std::string& name) {
+  const nlohmann::json& value = json.at(key);
+  const bool fits = std::is_signed_v<T> ? value.is_number_integer() : value.is_number_unsigned();
+  if (!fits || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}))
+    refuse(name, std::string("\"") + key + "\" is " + value.dump() + ", no whole number");
+  return value.get<T>();
+}
+
 Manifest from_json(const nlohmann::json& json, const std::string& name) {
-  if (json.at("version").get<int>() != kVersion)
+  if (whole<int64_t>(json, "version", name) != kVersion)
     refuse(name, "written in format version " + json.at("version").dump() + ", this program reads 1");
   Manifest manifest;
-  manifest.step = json.at("step").get<int64_t>();
+  manifest.step = whole<int64_t>(json, "step", name);
   manifest.run_id = json.at("run_id").get<std::string>();
   std::set<std::string> names;
   for (const auto& file : json.at("files")) {
-    FileRecord record{file.at("name").get<std::string>(), file.at("bytes").get<uint64_t>(),
+    FileRecord record{file.at("name").get<std::string>(), whole<uint64_t>(file, "bytes", name),
                       file.at("xxh128").get<std::string>()};
     const bool plain = !record.name.empty() && record.name.find('/') == std::string::npos && record.name.front() != '.';
     if (!plain || !names.insert(record.name).second) refuse(name, "bad file name \"" + record.name + "\"");

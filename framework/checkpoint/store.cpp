@@ -5,6 +5,7 @@
 #include <base/files.hpp>
 #include <base/hash.hpp>
 #include <base/units.hpp>
+#include <checkpoint/recovery.hpp>
 #include <checkpoint/store.hpp>
 #include <trainer/sdk/error.hpp>
 #include <weights/convert.hpp>
@@ -21,27 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTensorsName = "rank-00000.safetensors";
-constexpr const char* kStateName = "state.json";
 constexpr std::size_t kStateLimit = std::size_t{64} << 20;
-constexpr const char* kStepPrefix = "step-";
-constexpr std::size_t kStepDigits = 10;
-
-std::string step_name(int64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "step-%010lld", static_cast<long long>(step));
-  return text;
-}
-
-/// The step of a folder name made by `step_name`, or nothing.
-std::optional<int64_t> step_of(const std::string& name) {
-  const std::size_t prefix = std::strlen(kStepPrefix);
-  if (!name.starts_with(kStepPrefix) || name.size() != prefix + kStepDigits) return {};
-  if (!std::all_of(name.begin() + static_cast<std::ptrdiff_t>(prefix), name.end(),
-                   [](char c) { return c >= '0' && c <= '9'; }))
-    return {};
-  return std::stoll(name.substr(prefix));
-}
 
 void require_finite(const NamedTensors& tensors, int64_t step) {
   for (const auto& [name, tensor] : tensors)
@@ -113,14 +94,7 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
   return target;
 }
 
-std::vector<int64_t> Store::steps() const {
-  std::vector<int64_t> steps;
-  for (const auto& entry : fs::directory_iterator(root_))
-    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
-      steps.push_back(*step);
-  std::sort(steps.begin(), steps.end());
-  return steps;
-}
+std::vector<int64_t> Store::steps() const { return steps_in(root_); }
 
 void Store::rotate(int64_t keep) {
   std::vector<int64_t> all = steps();
@@ -132,42 +106,16 @@ void Store::rotate(int64_t keep) {
 }
 
 std::optional<Loaded> Store::newest(std::vector<std::string>& notes) {
-  std::vector<int64_t> all = steps();
-  bool damaged = false;
-  for (const auto& entry : fs::directory_iterator(root_)) damaged = damaged || entry.path().extension() == ".bad";
-  if (all.empty() && !damaged) return {};
-  for (; !all.empty(); all.pop_back()) {
-    const fs::path folder = folder_of(all.back());
-    try {
-      return load(folder);
-    } catch (const Error& error) {
-      if (error.exit_code() != ExitCode::bad_input) throw;
-      fs::path aside = folder;
-      for (int n = 0; fs::exists(aside += ".bad") && n < 100; ++n) aside = folder.string() + "-" + std::to_string(n);
-      move(folder, aside);
-      notes.push_back(std::string(error.what()) + "; set aside as " + aside.filename().string());
-    }
-  }
-  throw Error(ExitCode::not_found,
-              root_.string() +
-                  ": checkpoints exist, but none is whole. Look at the messages above; to start anew, "
-                  "choose another run.output or --resume never with an empty folder");
+  std::optional<Loaded> loaded;
+  newest_whole(
+      root_, [&](const fs::path& folder) { loaded = load(folder); }, notes);
+  return loaded;
 }
 
 Loaded load(const fs::path& folder) {
-  if (!fs::is_directory(folder)) throw Error(ExitCode::not_found, folder.string() + ": no such checkpoint folder");
-  const fs::path manifest_file = folder / kManifestName;
-  if (!fs::exists(manifest_file))
-    throw Error(ExitCode::bad_input, folder.string() + ": has no " + kManifestName, "CKPT_MISSING");
   Loaded loaded;
   loaded.folder = folder;
-  loaded.manifest =
-      parse_manifest(read_file(manifest_file, kStateLimit, "checkpoint manifest"), manifest_file.string());
-  for (const char* needed : {kTensorsName, kStateName})
-    if (std::none_of(loaded.manifest.files.begin(), loaded.manifest.files.end(),
-                     [&](const FileRecord& record) { return record.name == needed; }))
-      throw Error(ExitCode::bad_input, manifest_file.string() + ": does not list " + needed, "CKPT_MANIFEST");
-  verify_files(folder, loaded.manifest);
+  loaded.manifest = verify_folder(folder);
   loaded.content.state = read_file(folder / kStateName, kStateLimit, "checkpoint state");
   const weights::TensorFile file(folder / kTensorsName, {weights::Profile::strict, weights::ReadMode::copy});
   for (const std::string& name : file.names()) loaded.content.tensors[name] = file.read(name);

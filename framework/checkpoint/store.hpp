@@ -38,8 +38,9 @@ class Store {
   /// Deletes all but the newest `keep` checkpoints (0: none is deleted). Call after a successful save.
   void rotate(int64_t keep);
 
-  /// The newest checkpoint that is whole. A damaged one is renamed to "<name>.bad" and reported in `notes`, and the
-  /// next older is tried. Throws Error (not_found) when checkpoints exist but none is whole: never a silent restart.
+  /// The newest checkpoint that is whole. A damaged one is renamed to "<name>.bad-<code>" and reported in `notes`, and
+  /// the next older is tried. Throws Error (not_found) when checkpoints exist but none is whole: never a silent
+  /// restart.
   std::optional<Loaded> newest(std::vector<std::string>& notes);
 
   /// Steps that have a folder, ascending; contents are not checked.

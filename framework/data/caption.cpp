@@ -25,8 +25,9 @@ int control_at(std::string_view text, std::size_t at) {
 
 std::string clean_caption(std::string_view bytes) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  const std::size_t skipped = bytes.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
-  bytes.remove_prefix(skipped);
+  std::size_t skipped = 0;  // editors put a second mark before a first that they did not know
+  for (; bytes.starts_with(kByteOrderMark); skipped += kByteOrderMark.size())
+    bytes.remove_prefix(kByteOrderMark.size());
   if (bytes.size() > kMaxCaptionBytes) {
     throw refused("is longer than " + std::to_string(kMaxCaptionBytes) + " bytes");
   }

@@ -62,6 +62,7 @@ void read_object(std::string_view line, MetadataRow& row) {
     throw Error(ExitCode::bad_input, "names no picture (key \"image\", \"file_name\", \"image_path\" or \"path\")");
   if (!image->is_string()) throw Error(ExitCode::bad_input, "\"" + image.key() + "\" is not a string");
   row.image = image->get<std::string>();
+  if (row.image.empty()) throw Error(ExitCode::bad_input, "names no picture (\"" + image.key() + "\" is empty)");
   const auto caption = first_of(kCaptionColumns);
   if (caption == object.end()) return;
   if (!caption->is_string()) throw Error(ExitCode::bad_input, "\"" + caption.key() + "\" is not a string");
@@ -169,20 +170,24 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
 
 }  // namespace
 
+std::vector<MetadataRow> parse_metadata(std::string_view bytes, MetadataForm form) {
+  std::string_view text = bytes;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  if (const std::size_t bad = weights::invalid_utf8(text); bad != std::string_view::npos) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n');
+    throw Error(ExitCode::bad_input, "is not UTF-8 in line " + std::to_string(line));
+  }
+  return form == MetadataForm::csv ? read_csv(text) : read_jsonl(text);
+}
+
 std::vector<MetadataRow> read_metadata(const std::filesystem::path& file) {
   const std::string extension = file.extension().string();
   if (extension != ".jsonl" && extension != ".csv") {
     throw Error(ExitCode::bad_input, "metadata " + file.string() + ": only .jsonl and .csv files are read");
   }
   const std::string bytes = read_file(file, kMaxFileBytes, "metadata");
-  std::string_view text = bytes;
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   try {
-    if (const std::size_t bad = weights::invalid_utf8(text); bad != std::string_view::npos) {
-      const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n');
-      throw Error(ExitCode::bad_input, "is not UTF-8 in line " + std::to_string(line));
-    }
-    return extension == ".csv" ? read_csv(text) : read_jsonl(text);
+    return parse_metadata(bytes, extension == ".csv" ? MetadataForm::csv : MetadataForm::jsonl);
   } catch (const Error& error) {
     throw error.context("metadata " + file.string());
   }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trainer::data {
@@ -21,5 +22,10 @@ struct MetadataRow {
 /// Rows in file order; blank lines are skipped. Throws Error: not_found, io,
 /// bad_input for what spoils the whole file (extension, size, not UTF-8, a csv without a column for the pictures).
 std::vector<MetadataRow> read_metadata(const std::filesystem::path& file);
+
+enum class MetadataForm { jsonl, csv };
+
+/// The same from the content of a file; errors do not name it.
+std::vector<MetadataRow> parse_metadata(std::string_view bytes, MetadataForm form);
 
 }  // namespace trainer::data

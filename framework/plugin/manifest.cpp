@@ -29,9 +29,8 @@ std::vector<std::filesystem::path> manifest_files(const std::filesystem::path& f
 
 }  // namespace
 
-Manifest read_manifest(const std::filesystem::path& file) {
+Manifest parse_manifest(std::string_view text, const std::filesystem::path& file) {
   try {
-    const std::string text = read_file(file, kManifestLimit, "plugin manifest");
     const toml::table table = toml::parse(text, file.string());
     if (table["manifest"].value<int64_t>() != 1)
       throw PluginError(file.string(), "manifest", "\"manifest = 1\" is missing: not a manifest this program reads");
@@ -56,6 +55,16 @@ Manifest read_manifest(const std::filesystem::path& file) {
   } catch (const Error& error) {
     throw PluginError(file.string(), "manifest", error.what(), error.exit_code());
   }
+}
+
+Manifest read_manifest(const std::filesystem::path& file) {
+  std::string text;
+  try {
+    text = read_file(file, kManifestLimit, "plugin manifest");
+  } catch (const Error& error) {
+    throw PluginError(file.string(), "manifest", error.what(), error.exit_code());
+  }
+  return parse_manifest(text, file);
 }
 
 Found find_manifests(const std::vector<SearchFolder>& folders) {

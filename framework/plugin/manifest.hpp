@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trainer::plugin {
@@ -27,6 +28,8 @@ struct SearchFolder {
 
 /// Throws PluginError (phase manifest) naming the file, line and key.
 Manifest read_manifest(const std::filesystem::path& file);
+/// The same from the text of `file`.
+Manifest parse_manifest(std::string_view text, const std::filesystem::path& file);
 
 /// Whether it was built with the program, so that the project's own tests prove it.
 inline bool is_own(const Manifest& manifest) {

@@ -46,8 +46,10 @@ struct Tokenizer::Impl {
 };
 
 Tokenizer Tokenizer::load(const std::filesystem::path& tokenizer_json) {
-  const std::string content = read_file(tokenizer_json, kMaxTokenizerBytes, "tokenizer");
-  const std::string name = tokenizer_json.string();
+  return parse(read_file(tokenizer_json, kMaxTokenizerBytes, "tokenizer"), tokenizer_json.string());
+}
+
+Tokenizer Tokenizer::parse(std::string_view content, const std::string& name) {
   TokenizerFile file = parse_tokenizer_file(content, name);
   const std::shared_ptr<const nlohmann::json> root = file.root;
   return Tokenizer(std::make_shared<const Impl>(std::move(file), *root, name, xxh128(content)));

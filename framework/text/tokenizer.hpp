@@ -25,6 +25,8 @@ class Tokenizer {
   /// TOK_JSON, TOK_LIMIT, TOK_DUPLICATE, TOK_FIELD, TOK_INCONSISTENT, TOK_REGEX, TOK_UNSUPPORTED; the message names the
   /// file and the key. The file's "truncation" and "padding" are not applied: encoders have their own.
   static Tokenizer load(const std::filesystem::path& tokenizer_json);
+  /// The same from the file's content; `name` stands in messages.
+  static Tokenizer parse(std::string_view content, const std::string& name);
 
   /// Ids of `text`. Added tokens written out in the text become their ids. With `add_special_tokens` the file's
   /// post-processor puts its tokens around (e.g. <s> in front); renderers of prompts leave it false.

@@ -184,7 +184,7 @@ class Changed(RunCase):
         raw = bytearray(file.read_bytes())
         raw[-100] ^= 1
         file.write_bytes(raw)
-        result = self.again(0, ["going on after step 2", "set aside as step-0000000004.bad"], run__steps=4)
+        result = self.again(0, ["going on after step 2", "set aside as step-0000000004.bad-CKPT_HASH"], run__steps=4)
         self.assertEqual((self.run_folder / "lora/small-4.safetensors").read_bytes(), expected)
         self.assertEqual([line["step"] for line in log_lines(self.run_folder)], [1, 2, 3, 4])
 

@@ -77,7 +77,7 @@ TEST_F(Damage, TheOlderOneIsTakenAndTheDamagedOneKept) {
   std::vector<std::string> notes;
   EXPECT_EQ(store.newest(notes)->manifest.step, 1);
   EXPECT_EQ(notes.size(), 1U);
-  EXPECT_TRUE(fs::exists(folder_.string() + ".bad"));
+  EXPECT_TRUE(fs::exists(folder_.string() + ".bad-CKPT_SIZE"));
 }
 
 }  // namespace

@@ -76,7 +76,10 @@ TEST(Manifest, ForeignContentUnderARightHashIsRefused) {
   expect_refused(hashed("[]\n"), "");
   expect_refused(changed("\"version\": 1", "\"version\": 2"), "written in format version 2, this program reads 1");
   expect_refused(changed("\"step\": 250", "\"step\": -1"), "negative step");
-  expect_refused(changed("\"step\": 250", "\"step\": 250.5"), "it holds more than this program writes");
+  expect_refused(changed("\"step\": 250", "\"step\": 250.5"), "\"step\" is 250.5, no whole number");
+  expect_refused(changed("\"step\": 250", "\"step\": 1e30"), "\"step\" is 1e+30, no whole number");
+  expect_refused(changed("\"bytes\": 7", "\"bytes\": -7"), "\"bytes\" is -7, no whole number");
+  expect_refused(changed("\"bytes\": 7", "\"bytes\": 18446744073709551615"), "no whole number");
   expect_refused(changed("\"step\": 250", "\"step\": 250, \"extra\": 1"), "it holds more than this program writes");
   expect_refused(changed("state.json", "../state.json"), "bad file name \"../state.json\"");
   expect_refused(changed("state.json", "rank-00000.safetensors"), "bad file name \"rank-00000.safetensors\"");

@@ -81,16 +81,29 @@ TEST_F(StoreTest, DamagedNewestIsSetAsideAndTheNextOlderUsed) {
   ASSERT_TRUE(loaded.has_value());
   expect_same(loaded->content, content_of(1));
   ASSERT_EQ(notes_.size(), 2U);
-  EXPECT_EQ(notes_[0], (ckpt() / "step-0000000003" / "rank-00000.safetensors").string() +
-                           ": its content changed since it was saved (hash); set aside as step-0000000003.bad");
-  EXPECT_EQ(notes_[1],
-            (ckpt() / "step-0000000002").string() + ": has no MANIFEST.json; set aside as step-0000000002.bad");
+  EXPECT_EQ(notes_[0],
+            (ckpt() / "step-0000000003" / "rank-00000.safetensors").string() +
+                ": its content changed since it was saved (hash); set aside as step-0000000003.bad-CKPT_HASH");
+  EXPECT_EQ(notes_[1], (ckpt() / "step-0000000002").string() +
+                           ": has no MANIFEST.json; set aside as step-0000000002.bad-CKPT_MISSING");
   EXPECT_EQ(store_.steps(), std::vector<int64_t>{1});
   store_.save(3, content_of(33), {});  // the run gets there again, and the new one is damaged too
   damage(ckpt() / "step-0000000003" / "state.json");
   notes_.clear();
   expect_same(store_.newest(notes_)->content, content_of(1));
-  EXPECT_TRUE(notes_.at(0).ends_with("set aside as step-0000000003-0.bad")) << notes_.at(0);
+  EXPECT_TRUE(notes_.at(0).ends_with("set aside as step-0000000003.bad-CKPT_HASH-2")) << notes_.at(0);
+}
+
+TEST_F(StoreTest, ACheckpointUnderTheNameOfAnotherStepIsRefused) {
+  for (const int step : {1, 2}) store_.save(step, content_of(step), {});
+  fs::rename(ckpt() / "step-0000000002", ckpt() / "step-0000000009");
+  expect_same(store_.newest(notes_)->content, content_of(1));
+  EXPECT_EQ(notes_.at(0), (ckpt() / "step-0000000009").string() +
+                              ": holds the state after step 2; rename it to what it holds, or delete it; set aside as "
+                              "step-0000000009.bad-CKPT_STEP");
+  const fs::path elsewhere = folder_.path() / "kept";
+  fs::rename(ckpt() / "step-0000000001", elsewhere);
+  expect_same(load(elsewhere).content, content_of(1));
 }
 
 TEST_F(StoreTest, NothingWholeIsAnErrorAndStaysOne) {

@@ -13,6 +13,9 @@ std::string refusal(const std::string& bytes) {
 
 TEST(Caption, DropsMarkLineEndsAndTrailingSpaceOnly) {
   EXPECT_EQ(clean_caption("\xEF\xBB\xBF a fox\r\nin snow\ron ice \t\r\n\n"), " a fox\nin snow\non ice");
+  EXPECT_EQ(clean_caption("\xEF\xBB\xBF\xEF\xBB\xBF"
+                          "fox"),
+            "fox");
   EXPECT_EQ(clean_caption(""), "");
   EXPECT_EQ(clean_caption("\n"), "");
   EXPECT_EQ(clean_caption("caf\xC3\xA9\t\xF0\x9F\xA6\x8A"), "caf\xC3\xA9\t\xF0\x9F\xA6\x8A");

@@ -38,11 +38,11 @@ TEST(Metadata, BadJsonLinesAreNamedAndTheOthersRead) {
   EXPECT_EQ(rows_of("m.jsonl",
                     "{\"image\": \"a.png\",}\n[1]\n{\"caption\": \"x\"}\n{\"image\": 3}\n"
                     "{\"image\": \"a\", \"text\": [\"x\"]}\n{\"image\": \"a\", \"image\": \"b\"}\n" +
-                        std::string(40, '[') + "\n{\"image\": \"z.png\", \"text\": \"z\"}\n"),
+                        std::string(40, '[') + "\n{\"image\": \"\"}\n{\"image\": \"z.png\", \"text\": \"z\"}\n"),
             (Rows{"1 !is not valid JSON (character 19)", "2 !is not an object {...}",
                   "3 !names no picture (key \"image\", \"file_name\", \"image_path\" or \"path\")",
                   "4 !\"image\" is not a string", "5 !\"text\" is not a string", "6 !has the key \"image\" twice",
-                  "7 !is nested too deeply", "8 z.png|z"}));
+                  "7 !is nested too deeply", "8 !names no picture (\"image\" is empty)", "9 z.png|z"}));
 }
 
 TEST(Metadata, CsvWithQuotes) {

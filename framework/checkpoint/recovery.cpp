@@ -1,0 +1,96 @@
+#include <base/files.hpp>
+#include <checkpoint/recovery.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace trainer::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kManifestLimit = std::size_t{64} << 20;
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::size_t kStepDigits = 10;
+constexpr std::string_view kBad = ".bad";
+
+/// The step of a folder name made by `step_name`, or nothing.
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kStepPrefix) || name.size() != kStepPrefix.size() + kStepDigits) return {};
+  if (name.find_first_not_of("0123456789", kStepPrefix.size()) != std::string::npos) return {};
+  return std::stoll(name.substr(kStepPrefix.size()));
+}
+
+/// Renames a damaged folder, to a name that is free, and returns the name.
+std::string set_aside(const fs::path& folder, const std::string& code) {
+  const std::string bad = folder.string() + std::string(kBad) + (code.empty() ? "" : "-" + code);
+  std::string to = bad;
+  for (int n = 2; fs::exists(fs::symlink_status(to)); ++n) to = bad + "-" + std::to_string(n);
+  if (std::rename(folder.c_str(), to.c_str()) != 0)
+    throw Error(ExitCode::io, "cannot rename " + folder.string() + " to " + to + ": " + std::strerror(errno));
+  return fs::path(to).filename().string();
+}
+
+}  // namespace
+
+std::string step_name(int64_t step) {
+  char text[32];
+  std::snprintf(text, sizeof text, "step-%010lld", static_cast<long long>(step));
+  return text;
+}
+
+std::vector<int64_t> steps_in(const fs::path& root) {
+  std::vector<int64_t> steps;
+  for (const auto& entry : fs::directory_iterator(root))
+    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
+      steps.push_back(*step);
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Manifest verify_folder(const fs::path& folder) {
+  if (!fs::is_directory(folder)) throw Error(ExitCode::not_found, folder.string() + ": no such checkpoint folder");
+  const fs::path file = folder / kManifestName;
+  if (!fs::exists(file))
+    throw Error(ExitCode::bad_input, folder.string() + ": has no " + kManifestName, "CKPT_MISSING");
+  Manifest manifest = parse_manifest(read_file(file, kManifestLimit, "checkpoint manifest"), file.string());
+  for (const char* needed : {kTensorsName, kStateName})
+    if (std::none_of(manifest.files.begin(), manifest.files.end(),
+                     [&](const FileRecord& record) { return record.name == needed; }))
+      throw Error(ExitCode::bad_input, file.string() + ": does not list " + needed, "CKPT_MANIFEST");
+  if (const auto step = step_of(folder.filename().string()); step && *step != manifest.step)
+    throw Error(ExitCode::bad_input,
+                folder.string() + ": holds the state after step " + std::to_string(manifest.step) +
+                    "; rename it to what it holds, or delete it",
+                "CKPT_STEP");
+  verify_files(folder, manifest);
+  return manifest;
+}
+
+std::optional<fs::path> newest_whole(const fs::path& root, const std::function<void(const fs::path&)>& read,
+                                     std::vector<std::string>& notes) {
+  std::vector<int64_t> all = steps_in(root);
+  bool ever = !all.empty();
+  for (const auto& entry : fs::directory_iterator(root))
+    ever = ever || entry.path().filename().string().find(kBad) != std::string::npos;
+  for (; !all.empty(); all.pop_back()) {
+    const fs::path folder = root / step_name(all.back());
+    try {
+      read(folder);
+      return folder;
+    } catch (const Error& error) {
+      if (error.exit_code() != ExitCode::bad_input) throw;
+      notes.push_back(std::string(error.what()) + "; set aside as " + set_aside(folder, error.code()));
+    }
+  }
+  if (!ever) return {};
+  throw Error(ExitCode::not_found,
+              root.string() +
+                  ": checkpoints exist, but none is whole. Look at the messages above; to start anew, "
+                  "choose another run.output or --resume never with an empty folder");
+}
+
+}  // namespace trainer::checkpoint

@@ -1,0 +1,52 @@
+// Bytes as a whole safetensors file.
+#include <weights/safetensors_header.hpp>
+
+#include <set>
+#include <string>
+
+#include "target.hpp"
+
+namespace {
+
+using namespace trainer;
+using namespace trainer::weights;
+
+/// What every accepted file keeps, checked without the reader's own helpers.
+void check(const Header& header, std::size_t size) {
+  uint64_t end = 0;
+  std::set<std::string> names;
+  for (const TensorEntry& entry : header.entries) {
+    fuzz::require(entry.begin == end && entry.end >= entry.begin, "spans follow each other without gap");
+    end = entry.end;
+    uint64_t bits = static_cast<uint64_t>(dtype_bits(entry.dtype));
+    for (const int64_t side : entry.shape) {
+      fuzz::require(side >= 0, "no dimension is negative");
+      // Divided, not multiplied: the reader's own way is not repeated. An input is far smaller than 2^60 bytes.
+      fuzz::require(side == 0 || bits <= (uint64_t{1} << 63) / static_cast<uint64_t>(side), "sizes do not overflow");
+      bits *= static_cast<uint64_t>(side);
+    }
+    fuzz::require(bits == entry.bytes() * 8, "a span is as long as dtype and shape say");
+    fuzz::require(!entry.name.empty() && names.insert(entry.name).second, "names are unique");
+    fuzz::require(invalid_utf8(entry.name) == std::string::npos, "names are UTF-8");
+    fuzz::require(header.find(entry.name) == &entry, "each tensor is found by its name");
+  }
+  fuzz::require(header.data_offset + end == size, "the last tensor ends with the file");
+}
+
+void parse(std::string_view bytes) {
+  bool strict = false;
+  for (const auto profile : {Profile::strict, Profile::compat}) {
+    try {
+      const uint64_t length = header_length(bytes.substr(0, 64), bytes.size(), "fuzz");
+      const Header header = parse_header(bytes.substr(0, 8 + length), bytes.size(), "fuzz", profile);
+      check(header, bytes.size());
+      strict = strict || profile == Profile::strict;
+    } catch (const Error& error) {
+      fuzz::require(error.code().starts_with("ST_"), "a refusal names the rule");
+      fuzz::require(!strict, "compat takes what strict takes");
+    }
+  }
+}
+
+}  // namespace
+TRAINER_FUZZ_TARGET("safetensors_header", parse);
