@@ -1,0 +1,112 @@
+#define USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <ATen/ops/empty.h>
+#include <distributed/address.hpp>
+#include <distributed/exchange.hpp>
+
+#include <cstdlib>
+
+namespace trainer::distributed {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Gloo's own limit for one exchange: who is late is found by Meeting, which knows who still works and who does not.
+constexpr std::chrono::hours kGlooTimeout{24 * 7};
+constexpr milliseconds kLook{100};  ///< between looks at the meeting while waiting
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+void check_addresses(const Meeting& meeting) {
+  for (const Peer& peer : meeting.peers())
+    if (is_loopback(peer.address) && peer.host != meeting.peers().front().host)
+      throw Error(ExitCode::unavailable, "MASTER_ADDR leads to " + peer.address + " on " + peer.host +
+                                             ", which other machines cannot reach; set it to the address of rank 0");
+  const Peer& first = meeting.peers().front();
+  for (const Peer& peer : meeting.peers())
+    if (is_loopback(first.address) && peer.host != first.host)
+      throw Error(ExitCode::unavailable,
+                  "on " + first.host + " MASTER_ADDR means " + first.address + ", which " + peer.host +
+                      " cannot reach; set it to a numeric address, or GLOO_SOCKET_IFNAME to the network interface");
+}
+
+std::shared_ptr<gloo::transport::Device> device_of(const Place& place, const Meeting& meeting) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0')
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  check_addresses(meeting);
+  return c10d::ProcessGroupGloo::createDeviceForHostname(meeting.peers()[static_cast<std::size_t>(place.rank)].address);
+}
+
+}  // namespace
+
+struct Exchange::Gloo {
+  Meeting& meeting;
+  int ranks;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
+  bool broken = false;
+
+  void wait(const c10::intrusive_ptr<c10d::Work>& work) {
+    try {
+      for (;;) {
+        try {
+          work->wait(kLook);
+          return;
+        } catch (const c10::Error& error) {
+          if (work->isCompleted()) meeting.broken(first_line(error.what_without_backtrace()));
+        } catch (const std::exception& error) {
+          if (work->isCompleted()) meeting.broken(first_line(error.what()));
+          throw;
+        }
+        meeting.waiting();
+      }
+    } catch (...) {
+      broken = true;
+      throw;
+    }
+  }
+};
+
+Exchange::Exchange(const Place& place, Meeting& meeting, milliseconds timeout) {
+  try {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(device_of(place, meeting));
+    options->threads = 1;
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("trainer/gloo", meeting.store());
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, place.rank, place.size, options);
+    group->setTimeout(kGlooTimeout);
+    gloo_.reset(new Gloo{meeting, place.size, std::move(group)});
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::collective_timeout,
+                "the ranks met, but could not connect with each other: " + first_line(error.what()) +
+                    "; GLOO_SOCKET_IFNAME names the network interface to use");
+  }
+}
+
+Exchange::~Exchange() {
+  // A thread of a broken group waits for what never comes, and its destructor would wait for the thread.
+  if (gloo_->broken) static_cast<void>(gloo_->group.release());
+}
+
+at::Tensor Exchange::gather(const at::Tensor& own) {
+  std::vector<int64_t> sizes = own.sizes().vec();
+  sizes.insert(sizes.begin(), gloo_->ranks);
+  at::Tensor all = at::empty(sizes, own.options()), mine = own;
+  gloo_->meeting.enter();
+  at::Tensor flat = all.view({-1}), mine_flat = mine.view({-1});
+  gloo_->wait(gloo_->group->_allgather_base(flat, mine_flat));
+  return all;
+}
+
+at::Tensor Exchange::swap(const at::Tensor& rows) {
+  at::Tensor out = at::empty(rows.sizes(), rows.options()), in = rows;
+  std::vector<int64_t> even;
+  gloo_->meeting.enter();
+  gloo_->wait(gloo_->group->alltoall_base(out, in, even, even));
+  return out;
+}
+
+}  // namespace trainer::distributed

@@ -1,0 +1,82 @@
+/// @file The ranks of a run as the training loop sees them. One process is a group of one, for which every call returns
+/// at once, so that nothing else asks how many there are.
+///
+/// All ranks call the collectives (marked) in one order. Every collective throws Error when the run cannot go on: what
+/// another rank failed with, or collective_timeout naming the rank that is gone or late.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <distributed/environment.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trainer::distributed {
+
+class Meeting;
+class Exchange;
+
+/// A number that is not 0, and the first rank that has one; rank -1: none.
+struct First {
+  int64_t value = 0;
+  int rank = -1;
+};
+
+class Group {
+ public:
+  /// A group of one.
+  Group();
+  /// Joins the others; returns when all are there. Throws as Meeting and Exchange do. `timeout`: how long a rank that
+  /// others wait for may get nothing done.
+  Group(const Place& place, std::chrono::milliseconds timeout);
+  ~Group();
+  Group(Group&&) noexcept;
+  Group& operator=(Group&&) = delete;
+
+  /// For whoever is not told of a group.
+  static Group& alone();
+
+  [[nodiscard]] int rank() const { return place_.rank; }
+  [[nodiscard]] int size() const { return place_.size; }
+  /// Rank 0 writes all files of a run and speaks to its user.
+  [[nodiscard]] bool writer() const { return place_.rank == 0; }
+
+  /// This rank got something done; others that wait for it wait on. Throws Error when another rank failed.
+  void progress(const std::string& doing);
+
+  /// Collective: returns when all ranks came.
+  void barrier();
+  /// Collective: the writer's text.
+  std::string from_writer(const std::string& text);
+  /// Collective: the texts of all ranks, in their order.
+  std::vector<std::string> texts(const std::string& own);
+  /// Collective: throws Error (bad_recipe) naming the first rank whose text differs from rank 0's; `what` is what it
+  /// is.
+  void require_same(const std::string& what, const std::string& own);
+  /// Collective: the first rank with a number that is not 0.
+  First first(int64_t own);
+  /// Collective: [n] of every rank, joined in the order of ranks; same device and dtype as given.
+  at::Tensor joined(const at::Tensor& own);
+  /// Collective: replaces each tensor (fp32, equal shapes on all ranks) by its mean over the ranks. The sum is made in
+  /// the order of ranks in fp32, element by element, whatever their number: the same bits on every rank and in every
+  /// repetition. Tensors on other devices go through host memory. Returns the first rank with a value that was not
+  /// finite before.
+  First average(const std::vector<at::Tensor>& tensors);
+
+  /// Runs `work`; when it throws Error, the others are told why, and the message names this rank.
+  void together(const std::function<void()>& work);
+
+ private:
+  at::Tensor mean_over_ranks(const at::Tensor& flat);
+
+  Place place_;
+  std::unique_ptr<Meeting> meeting_;  ///< null in a group of one
+  std::unique_ptr<Exchange> exchange_;
+};
+
+}  // namespace trainer::distributed
