@@ -1,8 +1,9 @@
 /// @file The header of a safetensors file: parsed and checked whole before anything is believed. Free of LibTorch.
 ///
 /// Source of the format: github.com/huggingface/safetensors, README "Format". What the reference code (0.8.0) accepts
-/// and we refuse, in both profiles: duplicate names, control characters in names; in strict also: unknown fields, white
-/// space around the header other than trailing spaces, "__metadata__": null. Nothing else differs.
+/// and we refuse, in both profiles: duplicate names, empty and very long names, control characters in names, and what is
+/// over the limits below; in strict also: unknown fields, white space around the header other than trailing spaces,
+/// "__metadata__": null. Nothing else differs (tests/unit/weights/reference_verdicts_test.cpp).
 #pragma once
 
 #include <weights/dtype.hpp>

@@ -44,6 +44,8 @@ inline const std::string kGood = "{" + entry("a", "F32", "[2]", 0, 8) + "}";  //
 const std::vector<Case>& framing_cases();  // rules 2 to 9
 const std::vector<Case>& json_cases();     // rules 12 to 19
 const std::vector<Case>& tensor_cases();   // rules 20 to 26
+const std::vector<Case>& large_cases();    // rules 15 and 18: over the limits
 std::vector<Case> accepted_cases();
+std::vector<Case> all_cases();
 
 }  // namespace trainer::weights::corpus

@@ -81,6 +81,9 @@ std::vector<Case> utf8_cases() {
   const auto named = [](const std::string& name) { return file("{" + entry(name, "F32", "[2]", 0, 8) + "}", 8); };
   return {
       {"stray tail byte", named("a\x80"), "ST_UTF8", "byte 3 of the header is not UTF-8"},
+      {"three tail bytes", named("\x80\x80\x80"), "ST_UTF8", "byte 2"},
+      {"four tail bytes", named("\x80\x80\x80\x80"), "ST_UTF8", "byte 2"},
+      {"a lead that no character has", named("\xF5\x80\x80\x80"), "ST_UTF8", "byte 2"},
       {"overlong slash", named("\xC0\xAF"), "ST_UTF8", "byte 2 of the header is not UTF-8"},
       {"overlong in three bytes", named("\xE0\x80\xAF"), "ST_UTF8", "byte 2"},
       {"overlong in four bytes", named("\xF0\x8F\xBF\xBF"), "ST_UTF8", "byte 2"},

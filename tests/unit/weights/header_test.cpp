@@ -37,6 +37,7 @@ void expect_refused(const std::vector<Case>& cases) {
 TEST(Header, RefusesBrokenFraming) { expect_refused(corpus::framing_cases()); }
 TEST(Header, RefusesBrokenJson) { expect_refused(corpus::json_cases()); }
 TEST(Header, RefusesBrokenTensors) { expect_refused(corpus::tensor_cases()); }
+TEST(Header, RefusesTooMuch) { expect_refused(corpus::large_cases()); }
 
 TEST(Header, AcceptsWhatTheFormatAllows) {
   for (const Case& example : corpus::accepted_cases()) {
@@ -49,7 +50,8 @@ TEST(Header, AcceptsWhatTheFormatAllows) {
 TEST(Header, EveryRuleHasThreeExamples) {
   std::map<std::string, int> examples;
   int refused = 0;
-  for (const auto* cases : {&corpus::framing_cases(), &corpus::json_cases(), &corpus::tensor_cases()}) {
+  for (const auto* cases :
+       {&corpus::framing_cases(), &corpus::json_cases(), &corpus::tensor_cases(), &corpus::large_cases()}) {
     for (const Case& example : *cases) ++examples[example.code], ++refused;
   }
   for (const char* code : {"ST_TOO_SHORT",
@@ -68,6 +70,7 @@ TEST(Header, EveryRuleHasThreeExamples) {
                            "ST_INT",
                            "ST_METADATA_TYPE",
                            "ST_LIMIT",
+                           "ST_TOO_MANY",
                            "ST_ENTRY_FIELD",
                            "ST_OFFSETS",
                            "ST_NAME",
@@ -97,6 +100,28 @@ TEST(Header, CompatAcceptsAllThatStrictAccepts) {
   for (Case example : corpus::accepted_cases()) {
     example.profile = Profile::compat;
     EXPECT_EQ(outcome(example), std::pair(std::string(), example.piece)) << example.label;
+  }
+}
+
+TEST(Header, NeedsEightBytesAndTheWholeHeader) {
+  const auto code_of = [](std::string_view prefix, uint64_t file_size) {
+    try {
+      header_length(prefix, file_size, "x");
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return std::string();
+  };
+  const std::string bytes = corpus::file("{}");
+  EXPECT_EQ(code_of(bytes, bytes.size()), "");
+  EXPECT_EQ(code_of(bytes.substr(0, 7), bytes.size()), "ST_TOO_SHORT") << "the file grew since";
+  EXPECT_EQ(code_of(bytes, 7), "ST_TOO_SHORT") << "the file shrank since";
+  try {
+    parse_header(bytes.substr(0, bytes.size() - 1), bytes.size(), "x");
+    ADD_FAILURE() << "a header that is not all there was parsed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::failed);
+    EXPECT_STREQ(error.what(), "x: parse_header was given too few bytes");
   }
 }
 

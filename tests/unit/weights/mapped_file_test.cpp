@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -51,6 +52,20 @@ TEST(MappedFile, RegionOutlivesTheFileAndItsReplacement) {
   EXPECT_NO_THROW(file->check_unchanged());
   file.reset();
   EXPECT_EQ(std::string(region.data(), 7), "content");
+}
+
+TEST(MappedFile, SaysWhenTheSystemRefuses) {
+  const TempFolder folder;
+  EXPECT_ERROR(MappedFile::open(folder / std::string(300, 'n')), ExitCode::io, "", "File name too long");
+  EXPECT_ERROR(MappedFile::open(folder / "absent"), ExitCode::not_found, "", "there is no file ");
+  const MappedFile memory = MappedFile::open("/proc/self/mem");  // a regular file whose first page cannot be read
+  char byte = 0;
+  EXPECT_ERROR(memory.read(0, &byte, 1), ExitCode::io, "", "cannot read /proc/self/mem: Input/output error");
+  EXPECT_ERROR(memory.map(0, 1), ExitCode::io, "", "cannot map /proc/self/mem: No such device");
+#ifdef MADV_POPULATE_READ
+  const MappedFile small = MappedFile::open(folder.write("f", "content"));
+  EXPECT_ERROR(small.map(1 << 20, 1), ExitCode::io, "", "the disk reports an error");  // no page is there to be read
+#endif
 }
 
 TEST(MappedFile, RefusesWhatIsNotARegularFile) {
