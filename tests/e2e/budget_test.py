@@ -4,7 +4,8 @@ import json
 import re
 import unittest
 
-from program import QUICKSTART, SMALL, RunCase, log_lines, settings
+from plan_test import dev_shapes, processor_time, write_sparse
+from program import QUICKSTART, ROOT, SMALL, Case, RunCase, log_lines, settings
 
 BAD_RECIPE, USAGE = 78, 2
 KEEP_ALL, TOO_SMALL = "2GB", "5MB"
@@ -111,6 +112,43 @@ class Budget(RunCase):
         )
         self.assertRegex(result.out, r'(?m)^  single .*save = \["attention"\] .*_scaled_dot_product_flash_attention_for_cpu#0$')
         self.expect(USAGE, ["memory strategy"], "explain", "optimizer.lr", SMALL)
+
+
+class Planned(Case):
+    """`trainer plan --budget`: nothing is on disk but headers."""
+
+    def test_it_says_the_same_every_time(self):
+        first = self.expect(0, ["plan for memory.budget = 100 MB", "kept activations"], "plan", SMALL, "--budget", "100MB")
+        for _ in range(4):
+            self.assertEqual(self.expect(0, [], "plan", SMALL, "--budget", "100MB").out, first.out)
+        self.expect(BAD_RECIPE, ["memory.budget: 5MB is too small"], "plan", SMALL, "--budget", TOO_SMALL)
+
+    def test_dev_fits_one_card(self):
+        weights = self.folder / "flux2-dev.safetensors"
+        write_sparse(weights, dev_shapes())
+        recipe = self.write("dev.toml", f"""
+extends = "{ROOT}/recipes/flux2_dev_one_gpu.toml"
+[model]
+path = "{weights}"
+[text_encoder]
+path = "/nowhere"
+tokenizer = "/nowhere"
+[autoencoder]
+path = "/nowhere"
+[[data]]
+folder = "/nowhere"
+resolution = [1024]
+""")
+        seconds = []  # of processor time: a busy machine is not this program's fault
+        for _ in range(3):
+            begin = processor_time()
+            result = self.expect(0, ["weights packed by fp8_weight_only"], "plan", recipe, "--budget", "50GB")
+            seconds.append(processor_time() - begin)
+        print(f"planned in {min(seconds):.2f} s\n{result.out}")
+        self.assertIn("1 sample(s) of 1024x1024", result.out)
+        total = float(re.search(r"(?m)^  total +([\d.]+) GB", result.out)[1])
+        self.assertLess(total, 50)
+        self.assertLess(min(seconds), 6)  # a build without optimisation takes about three
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 /// @file `trainer prove RECIPE`: the recipe's memory strategies against the run without them, on a model cut short.
 #include <c10/util/Exception.h>
 #include <base/units.hpp>
-#include <data/buckets.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/attestation.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/commands/commands.hpp>
+#include <train/planning/recipe_budget.hpp>
 #include <train/prove/trajectory.hpp>
 
 #include <algorithm>
@@ -53,12 +53,7 @@ prove::Sizes largest_sizes(Assembly& assembly, std::string& notes) {
     factor = assembly.autoencoder()->spatial_factor();
   else
     notes += "no autoencoder at hand: 16 pixels per latent cell are taken for granted\n";
-  data::Bucket largest;
-  for (const recipe::Data& source : recipe.data) {
-    const data::BucketGrid grid({source.resolution, factor, source.max_aspect});
-    for (const data::Bucket& bucket : grid.buckets())
-      if (bucket.width * bucket.height > largest.width * largest.height) largest = bucket;
-  }
+  const data::Bucket largest = largest_of(recipe, factor);
   const Options& text = recipe.text_encoder.options;
   constexpr int64_t kUsualTokens = 512;
   return {largest.height / factor, largest.width / factor,

@@ -1,12 +1,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <data/buckets.hpp>
 #include <metrics/meter.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
 #include <sampling/guidance.hpp>
 #include <train/forward.hpp>
 #include <train/planning/plan.hpp>
+#include <train/planning/recipe_budget.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -75,17 +75,6 @@ class Planner {
     }));
   }
 
-  /// The largest size that pictures can get: plans made for it hold for all.
-  [[nodiscard]] data::Bucket largest_bucket() const {
-    data::Bucket largest;
-    for (const recipe::Data& source : recipe_.data) {
-      const data::BucketGrid grid({source.resolution, factor_, source.max_aspect});
-      for (const data::Bucket& bucket : grid.buckets())
-        if (bucket.width * bucket.height > largest.width * largest.height) largest = bucket;
-    }
-    return largest;
-  }
-
   [[nodiscard]] int64_t text_tokens() const {
     const Table& values = recipe_.text_encoder.options.values();
     const auto it = values.find("max_tokens");
@@ -117,7 +106,7 @@ class Planner {
     const auto objective = assembly_.objective();
     const recipe::Train& train = recipe_.train;
     const int64_t micro_batches = train.batch_size / train.micro_batch_size;
-    const data::Bucket bucket = largest_bucket();
+    const data::Bucket bucket = largest_of(recipe_, factor_);
     BatchShape batch{train.micro_batch_size, {}, conditioning(*objective)};
     if (const DiffusionTraits* traits = loaded_.model->diffusion())
       batch.latents = {traits->latent_channels, 1, bucket.height / factor_, bucket.width / factor_};
@@ -149,7 +138,7 @@ class Planner {
     if (!recipe_.pictures()) return text;
     const PhasePlan pictures = phase("cache", [&] {
       const at::NoGradGuard no_grad;
-      const data::Bucket bucket = largest_bucket();
+      const data::Bucket bucket = largest_of(recipe_, factor_);
       static_cast<void>(assembly_.autoencoder()->encode(shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat)));
       return std::string();
     });

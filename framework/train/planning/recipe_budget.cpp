@@ -100,9 +100,11 @@ data::Bucket largest_of(const data::Dataset& dataset) {
 
 data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor) {
   data::Bucket largest;
-  for (const recipe::Data& source : recipe.data)
-    for (const data::Bucket& bucket : data::BucketGrid({source.resolution, factor, source.max_aspect}).buckets())
+  for (const recipe::Data& source : recipe.data) {
+    const data::BucketGrid grid({source.resolution, factor, source.max_aspect});
+    for (const data::Bucket& bucket : grid.buckets())
       if (bucket.width * bucket.height > largest.width * largest.height) largest = bucket;
+  }
   return largest;
 }
 
