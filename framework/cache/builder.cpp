@@ -56,13 +56,13 @@ class Builder {
   std::string need_latents(const data::Sample& sample) {
     if (!sample.is_picture()) return {};
     std::string key = latents_key(encoders_.autoencoder, sample.content, sample.bucket);
-    if (!is_there(kLatents, key)) missing_images_.emplace(key, &sample);
+    if (!is_there(kLatents, key) && is_mine(key)) missing_images_.emplace(key, &sample);
     return key;
   }
 
   std::string need_text(const std::string& caption) {
     const std::string key = text_key(encoders_.text_encoder, caption);
-    if (!is_there(kText, key)) missing_texts_.emplace(key, caption);
+    if (!is_there(kText, key) && is_mine(key)) missing_texts_.emplace(key, caption);
     return key;
   }
 
@@ -73,6 +73,12 @@ class Builder {
     verified_bytes_ += state.bytes;
     if (state.kind == Store::State::Kind::damaged) built_.notes.push_back(state.reason + "; it is made again");
     return it->second = state.kind == Store::State::Kind::present;
+  }
+
+  /// Whether this process makes the entry of a key, which ends in hexadecimal digits of a hash.
+  [[nodiscard]] bool is_mine(const std::string& key) const {
+    const uint64_t number = std::stoull(key.substr(key.size() - 8), nullptr, 16);
+    return static_cast<int64_t>(number % static_cast<uint64_t>(options_.parts)) == options_.part;
   }
 
   void progress(std::size_t done, std::size_t total, const char* what) const {

@@ -29,6 +29,9 @@ struct BuildOptions {
   int64_t captions_per_call = 256;
   /// Entries that are there are read whole up to this many bytes; of the others the header. (Training reads all whole.)
   uint64_t verify_bytes = uint64_t{4} << 30;
+  /// Of several processes that build one cache together, this one makes entry `key` when the key's number modulo
+  /// `parts` is `part`; nothing of it depends on what others have made meanwhile.
+  int64_t part = 0, parts = 1;
   std::function<void(int64_t done, int64_t total, const std::string& what)> progress;  ///< may be empty
 };
 

@@ -34,9 +34,15 @@ Group& Group::alone() {
 }
 
 void Group::progress(const std::string& doing) {
-  if (!meeting_) return;
-  meeting_->progress(doing);
-  meeting_->check();
+  if (meeting_) meeting_->progress(doing);
+}
+
+void Group::check() const {
+  if (meeting_) meeting_->check();
+}
+
+std::string Group::describe() const {
+  return place_.alone() ? "one process" : std::to_string(place_.size) + " ranks of " + place_.launcher;
 }
 
 void Group::barrier() { first(0); }

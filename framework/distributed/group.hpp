@@ -46,8 +46,12 @@ class Group {
   /// Rank 0 writes all files of a run and speaks to its user.
   [[nodiscard]] bool writer() const { return place_.rank == 0; }
 
-  /// This rank got something done; others that wait for it wait on. Throws Error when another rank failed.
+  /// This rank got something done; others that wait for it wait on.
   void progress(const std::string& doing);
+  /// Throws Error when another rank failed; for long work between collectives.
+  void check() const;
+  /// For messages: "2 ranks of torchrun".
+  [[nodiscard]] std::string describe() const;
 
   /// Collective: returns when all ranks came.
   void barrier();

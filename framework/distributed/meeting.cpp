@@ -1,7 +1,7 @@
 #include <distributed/meeting.hpp>
 
-#include <unistd.h>
 #include <c10/util/Logging.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <base/log.hpp>

@@ -121,5 +121,6 @@ const std::vector<Field<Sample>>& sample_fields();
 const std::vector<Field<Checkpoint>>& checkpoint_fields();
 const std::vector<Field<Cache>>& cache_fields();
 const std::vector<Field<Metrics>>& metrics_fields();
+const std::vector<Field<Distributed>>& distributed_fields();
 
 }  // namespace trainer::recipe

@@ -47,6 +47,7 @@ class Flattener {
     add("checkpoint", recipe_.checkpoint, checkpoint_fields());
     add("cache", recipe_.cache, cache_fields());
     add("metrics", recipe_.metrics, metrics_fields());
+    add("distributed", recipe_.distributed, distributed_fields());
     return std::move(all_);
   }
 

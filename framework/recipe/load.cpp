@@ -54,6 +54,7 @@ class RecipeReader {
     read_fields(recipe.checkpoint, checkpoint_fields(), "checkpoint");
     read_fields(recipe.cache, cache_fields(), "cache");
     read_fields(recipe.metrics, metrics_fields(), "metrics");
+    read_fields(recipe.distributed, distributed_fields(), "distributed");
     return recipe;
   }
 

@@ -109,6 +109,10 @@ struct Metrics {
   double smoothing = 0.98;
 };
 
+struct Distributed {
+  int64_t timeout = 600;  ///< seconds
+};
+
 struct Recipe {
   Run run;
   Component model, text_encoder;
@@ -124,6 +128,7 @@ struct Recipe {
   Checkpoint checkpoint;
   Cache cache;
   Metrics metrics;
+  Distributed distributed;
 
   /// Whether samples are pictures with captions; otherwise texts.
   [[nodiscard]] bool pictures() const { return !autoencoder.kind.empty(); }

@@ -49,6 +49,9 @@ const std::vector<SectionSchema>& sections() {
       {.name = "checkpoint", .summary = "What is saved when, and kept.", .options = specs_of(checkpoint_fields())},
       {.name = "cache", .summary = "Encoded pictures and captions.", .options = specs_of(cache_fields())},
       {.name = "metrics", .summary = "What is logged.", .options = specs_of(metrics_fields())},
+      {.name = "distributed",
+       .summary = "Training with several processes; how many there are is for the launcher to say (docs/scaling.md).",
+       .options = specs_of(distributed_fields())},
   };
   return all;
 }

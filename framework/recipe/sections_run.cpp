@@ -67,4 +67,16 @@ const std::vector<Field<Metrics>>& metrics_fields() {
   return fields;
 }
 
+const std::vector<Field<Distributed>>& distributed_fields() {
+  static const std::vector<Field<Distributed>> fields = {
+      field(&Distributed::timeout,
+            {.key = "timeout",
+             .min = 5,
+             .max = 86400,
+             .unit = "seconds",
+             .help = "How long a process that others wait for may get nothing done before they give up and name it."}),
+  };
+  return fields;
+}
+
 }  // namespace trainer::recipe

@@ -13,15 +13,20 @@
 namespace trainer::train {
 namespace {
 
+/// This rank's micro-batches of every step.
 class CachedSource final : public BatchSource {
  public:
-  explicit CachedSource(cache::CachedBatches batches) : batches_(std::move(batches)) {}
-  int64_t micro_batches() const override { return batches_.micro_batches(); }
-  Batch batch(int64_t step, int64_t micro) override { return batches_.batch(step, micro); }
-  std::vector<std::string> files(int64_t step, int64_t micro) const override { return batches_.files(step, micro); }
+  CachedSource(cache::CachedBatches batches, const distributed::Share& share)
+      : batches_(std::move(batches)), share_(share) {}
+  int64_t micro_batches() const override { return share_.micro_batches; }
+  Batch batch(int64_t step, int64_t micro) override { return batches_.batch(step, share_.first_micro_batch + micro); }
+  std::vector<std::string> files(int64_t step, int64_t micro) const override {
+    return batches_.files(step, share_.first_micro_batch + micro);
+  }
 
  private:
   cache::CachedBatches batches_;
+  distributed::Share share_;
 };
 
 /// Version and content of the library that makes a component: changed code makes a changed cache.
@@ -95,25 +100,36 @@ std::string identity_of(const cache::Encoders& encoders) {
   return hash.hex();
 }
 
-data::SamplerOptions sampler_options(const recipe::Recipe& recipe) {
+data::SamplerOptions sampler_options(const recipe::Recipe& recipe, const distributed::Share& share) {
   data::SamplerOptions options;
   options.seed = static_cast<uint64_t>(recipe.run.seed);
   options.batch_size = recipe.train.batch_size;
-  options.micro_batch_size = recipe.train.micro_batch_size;
+  options.micro_batch_size = share.micro_batch_size;
   options.caption_dropout = recipe.train.caption_dropout;
   return options;
 }
 
-cache::BuildOptions build_options(metrics::Console& console) {
+cache::BuildOptions build_options(metrics::Console& console, distributed::Group& ranks) {
   cache::BuildOptions options;
-  options.progress = [&console](int64_t done, int64_t total, const std::string& what) {
+  options.part = ranks.rank();
+  options.parts = ranks.size();
+  options.progress = [&console, &ranks](int64_t done, int64_t total, const std::string& what) {
     console.phase(done, total, what);
+    ranks.progress("encoding " + what + ", " + std::to_string(done) + " of " + std::to_string(total));
+    ranks.check();
     if (checkpoint::stop_signal() == 0) return;
     console.clear();
     throw Error(ExitCode::preempted, "stopped by signal " + std::to_string(checkpoint::stop_signal()) +
                                          " while encoding; what is done stays cached: run the same command again");
   };
   return options;
+}
+
+/// Collective: of all ranks.
+int64_t sum(distributed::Group& ranks, std::size_t own) {
+  int64_t all = 0;
+  for (const std::string& count : ranks.texts(std::to_string(own))) all += std::stoll(count);
+  return all;
 }
 
 }  // namespace
@@ -125,35 +141,37 @@ metrics::ConsoleOptions console_options(const Request& request) {
   return options;
 }
 
-Prepared prepare(Assembly& assembly, metrics::Console& console) {
+Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const recipe::Recipe& recipe = assembly.recipe();
   const cache::Store store(recipe.cache.folder);
   const int64_t multiple = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
   const cache::Encoders encoders = encoders_of(assembly);
-  cache::Built built =
-      cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders, build_options(console));
+  cache::Built built = cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders,
+                                    build_options(console, ranks));
   Prepared prepared;
   prepared.pictures = dataset.samples.size();
   prepared.largest = largest_of(dataset);
   prepared.notes = dataset.notes;
   prepared.notes.insert(prepared.notes.end(), built.notes.begin(), built.notes.end());
-  prepared.latents_made = static_cast<int64_t>(built.latents_made);
-  prepared.captions_made = static_cast<int64_t>(built.texts_made);
+  prepared.latents_made = sum(ranks, built.latents_made);  // from here on all entries are there
+  prepared.captions_made = sum(ranks, built.texts_made);
   prepared.data_identity = identity_of(dataset);
   prepared.encoders_identity = identity_of(encoders);
   prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder, multiple);
-  data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe));
+  data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe, assembly.share()));
   prepared.batches = std::make_unique<CachedSource>(
-      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler), assembly.devices().front()));
+      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler), assembly.devices().front()),
+      assembly.share());
   return prepared;
 }
 
 SamplePlan prepare_samples(Assembly& assembly, const std::vector<std::string>& prompts, metrics::Console& console) {
   const cache::Store store(assembly.recipe().cache.folder);
   const cache::Encoders encoders = encoders_of(assembly);
-  cache::build(store, data::Dataset{}, sample_texts(assembly.recipe(), prompts), encoders, build_options(console));
+  cache::build(store, data::Dataset{}, sample_texts(assembly.recipe(), prompts), encoders,
+               build_options(console, distributed::Group::alone()));
   return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.autoencoder()->spatial_factor());
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <data/buckets.hpp>
+#include <distributed/group.hpp>
 #include <metrics/console.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/batch_source.hpp>
@@ -22,14 +23,16 @@ struct Prepared {
   std::vector<std::string> notes;               ///< for the user
   std::string encoders_identity;                ///< hash of encoder weights, tokenizer and options, for checkpoints
   std::string data_identity;                    ///< hash of pictures, captions and sizes in order, for checkpoints
-  int64_t latents_made = 0, captions_made = 0;  ///< not found in the cache
+  int64_t latents_made = 0, captions_made = 0;  ///< not found in the cache, by all ranks
 };
 
 /// How progress is shown: a bar on a terminal, plain lines elsewhere, nothing with --quiet.
 metrics::ConsoleOptions console_options(const Request& request);
 
 /// Throws Error as data::scan and the encoders do; preempted when a signal asked to stop: what is encoded stays cached.
-Prepared prepare(Assembly& assembly, metrics::Console& console);
+/// Of several ranks each encodes a part, into one folder that all see. Collective.
+Prepared prepare(Assembly& assembly, metrics::Console& console,
+                 distributed::Group& ranks = distributed::Group::alone());
 
 /// Conditioning of texts for sampling, through the cache; the negative prompt is used where guidance needs it.
 SamplePlan prepare_samples(Assembly& assembly, const std::vector<std::string>& prompts, metrics::Console& console);

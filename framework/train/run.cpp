@@ -10,79 +10,20 @@
 #include <recipe/load.hpp>
 #include <train/artifacts/attestation.hpp>
 #include <train/artifacts/export.hpp>
+#include <train/artifacts/same_run.hpp>
 #include <train/planning/recipe_budget.hpp>
 #include <train/run.hpp>
 #include <weights/model_files.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
-#include <random>
 
 namespace trainer::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Names this run in its files; has no influence on training.
-std::string new_run_id() {
-  std::random_device device;
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%08x%08x", device(), device());
-  return text.data();
-}
-
-/// The id of the run that began this folder, or a new one that is written down.
-std::string run_id_of(const fs::path& folder) {
-  const fs::path file = folder / "run.json";
-  if (fs::exists(file)) {
-    const auto json = nlohmann::json::parse(read_file(file, 1 << 20, "run.json"), nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.contains("run_id") && json["run_id"].is_string()) return json["run_id"];
-    throw Error(ExitCode::bad_input, file.string() + ": damaged; delete this file to let the run go on with a new id");
-  }
-  const std::string id = new_run_id();
-  write_file_atomically(
-      file,
-      nlohmann::ordered_json{{"run_id", id}, {"trainer", TRAINER_VERSION}, {"torch", TORCH_VERSION}}.dump(1) + "\n");
-  return id;
-}
-
-/// Keys that may differ between a checkpoint and the recipe that goes on from it: they do not change what is trained.
-/// Paths neither: what lies there is compared by content.
-bool harmless(const std::string& key) {
-  static constexpr std::array kPaths{".path", ".tokenizer", ".folder", ".metadata"};
-  if (std::any_of(kPaths.begin(), kPaths.end(), [&](const char* end) { return key.ends_with(end); })) return true;
-  static constexpr std::array kPrefixes{"sample",
-                                        "checkpoint",
-                                        "metrics",
-                                        "cache",
-                                        "run.name",
-                                        "run.output",
-                                        "memory",  // what packs weights is compared as "formats"
-                                        "optimizer.fused_backward",
-                                        "placement",
-                                        "train.threads",
-                                        "text_encoder.device",
-                                        "autoencoder.device"};
-  return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
-}
-
 /// What memory.budget led to; a resume goes on with it.
 constexpr auto kPlanFile = "plan.json";
-
-/// A file that is gone when its user is, also when that throws.
-struct TemporaryFile {
-  TemporaryFile(fs::path where, const std::string& content) : path(std::move(where)) {
-    write_file_atomically(path, content);
-  }
-  ~TemporaryFile() {
-    std::error_code ignored;
-    fs::remove(path, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  fs::path path;
-};
 
 /// The averaged weights stand in the model as long as this lives, also when what uses them throws.
 class Averaged {
@@ -105,45 +46,65 @@ void stop_if_asked() {
   if (checkpoint::stop_signal() != 0) throw Error(ExitCode::preempted, "stopped");
 }
 
+/// What --resume names, instead of saying how.
+bool names_checkpoint(const std::string& resume) {
+  return resume != "auto" && resume != "never" && resume != "required";
+}
+
 }  // namespace
 
-Run::Run(Assembly& assembly, const Request& request)
+Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
     : assembly_(assembly),
       request_(request),
+      ranks_(ranks),
       recipe_(assembly.recipe()),
       folder_(recipe_.run.output),
-      lock_(folder_),
-      run_id_(run_id_of(folder_)),
-      store_(folder_, run_id_),
       console_(console_options(request)),
       random_(static_cast<uint64_t>(recipe_.run.seed)),
       samples_(folder_ / "samples"),
-      loss_{recipe_.metrics.smoothing},
-      throughput_(std::chrono::steady_clock::now()) {
-  check_resume();
+      record_(recipe_, console_) {
+  if (ranks_.writer()) {
+    lock_.emplace(folder_);
+    run_id_ = run_id_of(folder_);
+    store_.emplace(folder_, run_id_);
+    check_resume();
+  }
   checkpoint::catch_stop_signals();
   if (recipe_.train.threads > 0) at::set_num_threads(static_cast<int>(recipe_.train.threads));
 }
 
+void Run::agree() {
+  run_id_ = ranks_.from_writer(run_id_);
+  if (!fs::exists(folder_ / "run.json") || run_id_of(folder_) != run_id_)
+    throw Error(ExitCode::not_found, folder_.string() +
+                                         ": what rank 0 writes there is not seen here; run.output and cache.folder "
+                                         "must lie on a file system that all machines share");
+  ranks_.require_same("the recipe", recipe::to_toml(recipe_));
+  ranks_.require_same("the data set", prepared_.data_identity);
+  ranks_.require_same("the set of encoders", prepared_.encoders_identity);
+}
+
 void Run::check_resume() const {
   const std::string& resume = request_.resume;
-  const bool used = !store_.steps().empty();
+  const bool used = !store_->steps().empty();
   if (resume == "never" && used)
     throw Error(ExitCode::locked, folder_.string() +
                                       ": holds checkpoints of an earlier run; --resume never needs a "
                                       "folder without (choose another run.output, or --resume auto)");
   if (resume == "required" && !used)
     throw Error(ExitCode::not_found, folder_.string() + ": --resume required, but there is no checkpoint");
-  if (resume != "auto" && resume != "never" && resume != "required" && !fs::is_directory(resume))
+  if (names_checkpoint(resume) && !fs::is_directory(resume))
     throw Error(
         ExitCode::not_found,
         "--resume " + resume + ": no such checkpoint folder; give auto, never, required or a checkpoint folder");
 }
 
 void Run::prepare() {
-  prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_); });
+  prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_, ranks_); });
   for (const std::string& note : prepared_.notes) log_info(note);
+  agree();
   plan_memory();
+  ranks_.progress("loading the model");
   loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
@@ -152,27 +113,36 @@ void Run::prepare() {
   if (recipe_.train.ema_decay > 0) ema_.emplace(loaded_.trained, recipe_.train.ema_decay);
   resume();
   announce();
+  begin_record();
+}
+
+void Run::begin_record() {
+  if (!ranks_.writer()) return;
   note_attestation();
   write_file_atomically(folder_ / "recipe.toml", recipe::to_toml(recipe_));
-  log_.emplace(folder_ / "log.jsonl", steps_done());
-  if (recipe_.metrics.tensorboard) tensorboard_.emplace(folder_ / "tb", steps_done());
+  record_.open(folder_, steps_done());
 }
 
 void Run::plan_memory() {
   if (recipe_.memory.budget == 0) return;
-  const bool named = request_.resume != "auto" && request_.resume != "never" && request_.resume != "required";
+  const BudgetPlan plan = parse_plan(ranks_.from_writer(ranks_.writer() ? plan_text() : ""), "plan");
+  assembly_.use_plan(plan);
+  console_.clear();
+  log_info(describe(plan));
+}
+
+std::string Run::plan_text() {
+  const bool named = names_checkpoint(request_.resume);
   // A checkpoint lies in RUN/ckpt/step-N; without one there is nothing that a plan would have to match.
   const fs::path from = named ? fs::absolute(request_.resume).parent_path().parent_path() : folder_;
   std::optional<BudgetPlan> plan;
-  if (const fs::path file = from / kPlanFile; (named || !store_.steps().empty()) && fs::exists(file))
+  if (const fs::path file = from / kPlanFile; (named || !store_->steps().empty()) && fs::exists(file))
     plan = parse_plan(read_file(file, 1 << 24, "plan"), file.string());
   if (!plan || plan->budget != recipe_.memory.budget)
     plan = plan_budget(assembly_, batch_shape(*prepared_.batches, prepared_.largest, prepared_.samples.factor),
                        plan ? plan->format : "");
-  assembly_.use_plan(*plan);
   write_file_atomically(folder_ / kPlanFile, to_json(*plan));
-  console_.clear();
-  log_info(describe(*plan));
+  return to_json(*plan);
 }
 
 void Run::announce() const {
@@ -187,6 +157,9 @@ void Run::announce() const {
   const std::string done = std::to_string(steps_done()), steps = std::to_string(recipe_.run.steps);
   log_info(std::to_string(prepared_.pictures) + (recipe_.pictures() ? " pictures" : " texts") + ", batch " +
            std::to_string(recipe_.train.batch_size) + ", " + steps + " steps" +
+           (ranks_.size() > 1 ? ", " + ranks_.describe() + " with " + std::to_string(assembly_.share().micro_batches) +
+                                    " x " + std::to_string(assembly_.share().micro_batch_size) + " samples of a step"
+                              : "") +
            (steps_done() > 0 ? ", going on after step " + done : ""));
   if (steps_done() >= recipe_.run.steps)
     log_info("nothing to train: step " + done + " of " + steps +
@@ -206,6 +179,34 @@ void Run::note_attestation() const {
   if (json != before) write_file_atomically(file, json.dump(1) + "\n");
 }
 
+std::optional<checkpoint::Loaded> Run::find_checkpoint() {
+  std::optional<checkpoint::Loaded> found;
+  if (ranks_.writer()) {  // alone, since looking renames what is damaged
+    std::vector<std::string> notes;
+    if (names_checkpoint(request_.resume))
+      found = checkpoint::load(request_.resume);
+    else if (request_.resume != "never")
+      found = store_->newest(notes);
+    for (const std::string& note : notes) log_warning(note);
+    if (found) require_same(*found);
+  }
+  const std::string folder = ranks_.from_writer(found ? fs::absolute(found->folder).string() : "");
+  if (!found && !folder.empty()) found = checkpoint::load(folder);
+  return found;
+}
+
+void Run::require_same(const checkpoint::Loaded& found) const {
+  const Progress saved = read_progress(found);
+  if (names_checkpoint(request_.resume) && !store_->steps().empty() && store_->steps().back() > saved.step)
+    throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of later steps than " + request_.resume +
+                                      "; choose another run.output, so that they are not lost");
+  const TemporaryFile file(folder_ / ".checkpoint-recipe.toml", saved.recipe);
+  require_same_recipe(
+      recipe::load(file.path().string(), {}, plugin::schemas(assembly_.loader().found()), {.paths_must_exist = false}),
+      recipe_, folder_);
+  require_same_content(found, fingerprints(), recipe_);
+}
+
 void Run::resume() {
   Parts parts{
       *loaded_.model,     *objective_, loaded_.memory,          loaded_.placement,   random_,
@@ -214,22 +215,10 @@ void Run::resume() {
   parts.plugins = recipe_.model.kind + "\" with \"" + recipe_.objective.kind;
   parts.fused = fused_ ? &*fused_ : nullptr;
   parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
-  std::vector<std::string> notes;
-  std::optional<checkpoint::Loaded> found;
-  const bool named = request_.resume != "auto" && request_.resume != "never" && request_.resume != "required";
-  if (named)
-    found = checkpoint::load(request_.resume);
-  else if (request_.resume != "never")
-    found = store_.newest(notes);
-  for (const std::string& note : notes) log_warning(note);
+  parts.ranks = &ranks_;
   int64_t step = 0;
-  if (found) {
+  if (const std::optional<checkpoint::Loaded> found = find_checkpoint()) {
     const Progress saved = read_progress(*found);
-    if (named && !store_.steps().empty() && store_.steps().back() > saved.step)
-      throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of later steps than " + request_.resume +
-                                        "; choose another run.output, so that they are not lost");
-    compare_recipes(saved);
-    compare_content(*found);
     Live parts_now = live();
     restore(*found, parts_now);
     if (recipe_.train.threads > 0 && recipe_.train.threads != saved.threads)
@@ -237,7 +226,7 @@ void Run::resume() {
                   " is not used: the checkpoint was made with " + std::to_string(saved.threads) +
                   " threads, and results depend on it");
     at::set_num_threads(saved.threads);
-    loss_ = saved.loss;
+    record_.set_loss(saved.loss);
     step = saved.step;
     last_checkpoint_ = found->folder;
   }
@@ -249,38 +238,6 @@ void Run::resume() {
       if (parameter->value().is_same(leaf)) return parameter->name();
     return std::string();
   };
-}
-
-void Run::compare_recipes(const Progress& saved) const {
-  const TemporaryFile file(folder_ / ".checkpoint-recipe.toml", saved.recipe);
-  const recipe::Recipe before =
-      recipe::load(file.path.string(), {}, plugin::schemas(assembly_.loader().found()), {.paths_must_exist = false});
-  std::string changed;
-  for (const auto& [key, first, second] : recipe::differences(before, recipe_)) {
-    const bool longer = key == "run.steps" && recipe_.optimizer.schedule == "constant";
-    if (!harmless(key) && !longer) changed += "\n  " + key + ": checkpoint " + first + ", recipe " + second;
-  }
-  if (!changed.empty())
-    throw Error(ExitCode::bad_recipe,
-                "the recipe differs from the one that made the checkpoint in " + folder_.string() + ":" + changed +
-                    "\n  Set these keys back to go on exactly, or choose another run.output to start anew.");
-}
-
-void Run::compare_content(const checkpoint::Loaded& saved) const {
-  const auto require_same = [&](const std::string& key, const std::string& now, const std::string& what) {
-    const auto it = saved.manifest.fingerprints.find(key);
-    if (it != saved.manifest.fingerprints.end() && it->second != now)
-      throw Error(ExitCode::bad_recipe, what + " are not those that the checkpoint " + saved.folder.string() +
-                                            " was trained on; put them back to go on exactly, or choose another "
-                                            "run.output to start anew");
-  };
-  for (const auto& [key, value] : fingerprints()) {
-    if (key == "data") require_same(key, value, "the pictures or captions");
-    if (key == "model") require_same(key, value, "the weights in " + recipe_.model.path);
-    if (key == "encoders") require_same(key, value, "text encoder, tokenizer or autoencoder");
-    if (key == "start") require_same(key, value, "the values of the LoRA in " + recipe_.adapter->path);
-    if (key == "formats") require_same(key, value, "the weight formats in memory.strategies");
-  }
 }
 
 std::map<std::string, std::string> Run::fingerprints() const {
@@ -305,14 +262,16 @@ int64_t Run::steps_done() const { return trainer_->steps_done(); }
 bool Run::train() {
   const recipe::Sample& sample = recipe_.sample;
   if (steps_done() == 0 && sample.before) draw_samples("before");
-  throughput_ = metrics::Throughput(std::chrono::steady_clock::now());
+  record_.begin();
   step_bytes_.emplace(device());
-  if (checkpoint::stop_signal() == 0)
-    trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
+  stop_ = ranks_.first(checkpoint::stop_signal());
+  if (stop_.rank < 0) trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
   console_.clear();
   if (steps_done() >= recipe_.run.steps) return true;
-  log_info("stopped by signal " + std::to_string(checkpoint::stop_signal()) + " after step " +
-           std::to_string(steps_done()) + "; saved " + save_checkpoint(Save::at_the_end).string());
+  save_checkpoint(Save::at_the_end);
+  log_info("stopped by signal " + std::to_string(stop_.value) +
+           (ranks_.size() > 1 ? ", which rank " + std::to_string(stop_.rank) + " got first," : "") + " after step " +
+           std::to_string(steps_done()) + "; saved " + last_checkpoint_.string());
   log_info("run the same command again to go on from there");
   return false;
 }
@@ -335,12 +294,14 @@ void Run::log_recompute() {
 
 bool Run::after_step(const StepReport& report) {
   phases_.add("train", step_bytes_->peak());
-  log_step(report);
+  record_.step(report, phases_);
   log_recompute();
   const int64_t step = report.step;
   const bool last = step >= recipe_.run.steps;
-  if (checkpoint::stop_signal() != 0 && !last) return false;
+  ranks_.progress("training, step " + std::to_string(step + (last ? 0 : 1)));
+  stop_ = ranks_.first(checkpoint::stop_signal());
   if (last) return true;
+  if (stop_.rank >= 0) return false;
   if (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0) save_on_the_way();
   if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
   step_bytes_.emplace(device());
@@ -358,44 +319,15 @@ void Run::save_on_the_way() {
   }
 }
 
-void Run::log_step(const StepReport& report) {
-  loss_.add(report.loss);
-  throughput_.step_done(std::chrono::steady_clock::now());
-  if (report.step <= std::clamp<int64_t>(recipe_.run.steps / 10, 1, 50)) first_loss_ = loss_.value();
-  metrics::StepReport shown{report.step, recipe_.run.steps, report.loss, loss_.value(), report.learning_rate};
-  shown.seconds_per_step = throughput_.seconds_per_step();
-  shown.seconds_left = throughput_.seconds_left(recipe_.run.steps - report.step);
-  shown.memory = metrics::memory_use().resident;
-  console_.step(shown);
-  if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0) {
-    log_->write(report.step, {{"loss", report.loss},
-                              {"loss_smoothed", loss_.value()},
-                              {"lr", report.learning_rate},
-                              {"grad_norm", report.grad_norm},
-                              {"seconds", report.seconds},
-                              {"memory", shown.memory},
-                              {"peak_bytes", phases_.peak("train")},
-                              {"peak_bytes_cache", phases_.peak("cache")},
-                              {"peak_bytes_load", phases_.peak("load")},
-                              {"peak_bytes_sample", phases_.peak("sample")},
-                              {"peak_bytes_save", phases_.peak("save")}});
-    if (tensorboard_) {
-      const std::array<std::pair<std::string, double>, 4> scalars{{{"loss/train", report.loss},
-                                                                   {"loss/smoothed", loss_.value()},
-                                                                   {"lr", report.learning_rate},
-                                                                   {"grad_norm", report.grad_norm}}};
-      tensorboard_->write(report.step, scalars);
-    }
-  }
-}
-
 void Run::draw_samples(const std::string& title) {
-  if (prepared_.samples.prompts.empty()) return;
+  if (!ranks_.writer() || prepared_.samples.prompts.empty()) return;
   console_.clear();
   const Averaged averaged(ema_);
   try {
     const auto progress = [&](int64_t done, int64_t total) {
       console_.phase(done, total, "samples " + title);
+      ranks_.progress("drawing samples, " + std::to_string(done) + " of " + std::to_string(total));
+      ranks_.check();
       stop_if_asked();
     };
     const Pictures pictures = phases_.during("sample", device(), [&] {
@@ -415,14 +347,16 @@ void Run::draw_samples(const std::string& title) {
   }
 }
 
-fs::path Run::save_checkpoint(Save when) {
+void Run::save_checkpoint(Save when) {
+  trainer_->recompute_state().recheck_elision();
+  if (!ranks_.writer()) return;
   Progress progress;
   progress.step = steps_done();
   progress.threads = at::get_num_threads();
-  progress.loss = loss_;
+  progress.loss = record_.loss();
   progress.recipe = recipe::to_toml(recipe_);
-  trainer_->recompute_state().recheck_elision();
   const auto note = [this](const std::string& problem) {
+    ranks_.progress("saving");
     warn("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
   };
   checkpoint::Patience patience;
@@ -430,15 +364,14 @@ fs::path Run::save_checkpoint(Save when) {
   checkpoint::save_patiently(
       [&] {
         last_checkpoint_ = phases_.during(
-            "save", device(), [&] { return store_.save(progress.step, capture(live(), progress), fingerprints()); });
+            "save", device(), [&] { return store_->save(progress.step, capture(live(), progress), fingerprints()); });
       },
       patience, note);
   try {
-    store_.rotate(recipe_.checkpoint.keep);
+    store_->rotate(recipe_.checkpoint.keep);
   } catch (const Error& error) {  // too many checkpoints are no reason to end a run
     warn(std::string("older checkpoints stay: ") + error.what());
   }
-  return last_checkpoint_;
 }
 
 fs::path Run::export_file() const {
@@ -452,12 +385,14 @@ fs::path Run::grid_file() const {
 }
 
 void Run::export_weights() {
+  if (!ranks_.writer()) return;
   const Averaged averaged(ema_);
   last_export_ = phases_.during("save", device(), [&] { return export_trained(loaded_, export_file(), steps_done()); });
 }
 
 void Run::finish() {
   save_checkpoint(Save::at_the_end);
+  if (!ranks_.writer()) return;
   // The same command again after the last step makes only what is missing.
   const bool trained = steps_done() > first_step_;
   last_export_ = export_file();
@@ -467,6 +402,10 @@ void Run::finish() {
     last_grid_ = grid_file();
   else if (recipe_.sample.after)
     draw_samples("after");
+  print_results();
+}
+
+void Run::print_results() const {
   const metrics::MemoryUse memory = metrics::memory_use();
   nlohmann::ordered_json phases;
   std::string phase_text;
@@ -476,7 +415,7 @@ void Run::finish() {
   }
   if (request_.json) {
     std::printf("%s\n", nlohmann::ordered_json{{"steps", steps_done()},
-                                               {"loss", loss_.value()},
+                                               {"loss", record_.loss().value()},
                                                {"lora", last_export_.string()},
                                                {"samples", last_grid_.string()},
                                                {"checkpoint", last_checkpoint_.string()},
@@ -486,11 +425,11 @@ void Run::finish() {
                             .c_str());
     return;
   }
-  if (first_loss_ > 0) std::printf("loss        %.4f -> %.4f\n", first_loss_, loss_.value());
+  if (record_.first_loss() > 0) std::printf("loss        %.4f -> %.4f\n", record_.first_loss(), record_.loss().value());
   std::printf("%-11s %s\n", loaded_.adapter ? "LoRA" : "model", last_export_.c_str());
   if (!last_grid_.empty()) std::printf("samples     %s\n", last_grid_.c_str());
   std::printf("checkpoint  %s\nlog         %s\n", last_checkpoint_.c_str(), (folder_ / "log.jsonl").c_str());
-  if (tensorboard_) std::printf("TensorBoard %s\n", (folder_ / "tb").c_str());
+  if (record_.on_tensorboard()) std::printf("TensorBoard %s\n", (folder_ / "tb").c_str());
   std::printf("peak memory %s; tensors: %s\n", format_bytes(static_cast<double>(memory.peak)).c_str(),
               phase_text.c_str());
 }

@@ -1,18 +1,17 @@
-/// @file One training run: its folder, its live parts, and what happens at steps besides training.
+/// @file One training run: its folder, its live parts, and what happens at steps besides training. Of several ranks
+/// each has a Run and all do the same; files are written and the user is spoken to by one, the writer.
 #pragma once
 
 #include <base/log.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <checkpoint/store.hpp>
-#include <metrics/console.hpp>
-#include <metrics/log_file.hpp>
-#include <metrics/meter.hpp>
-#include <metrics/tensorboard.hpp>
+#include <distributed/group.hpp>
 #include <train/artifacts/train_state.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/cache_phase.hpp>
 #include <train/keyed_random.hpp>
 #include <train/planning/phase_bytes.hpp>
+#include <train/record.hpp>
 #include <train/samples.hpp>
 #include <train/trainer.hpp>
 
@@ -23,8 +22,8 @@ namespace trainer::train {
 
 class Run {
  public:
-  /// Takes the run folder's lock; nothing is loaded yet.
-  Run(Assembly& assembly, const Request& request);
+  /// Takes the run folder's lock; nothing is loaded yet. Collective, as all that follows.
+  Run(Assembly& assembly, const Request& request, distributed::Group& ranks = distributed::Group::alone());
 
   /// Cache phase, model, optimiser, resume. After it the run stands at `steps_done()`.
   void prepare();
@@ -37,39 +36,48 @@ class Run {
  private:
   /// Whether the folder allows what --resume asks, before anything expensive. Throws Error (locked, not_found).
   void check_resume() const;
+  /// All ranks see one run folder, recipe, data set and encoders. Throws Error naming the rank that does not.
+  void agree();
   /// With memory.budget: plans, or takes the plan that the run to go on from was trained with.
   void plan_memory();
+  [[nodiscard]] std::string plan_text();
   void announce() const;
   /// Warns of plugins that nothing proved, and writes into run.json which plugins did not come with the program.
   void note_attestation() const;
+  /// The checkpoint to go on from.
+  std::optional<checkpoint::Loaded> find_checkpoint();
+  /// Throws Error when this run may not go on from it.
+  void require_same(const checkpoint::Loaded& found) const;
   void resume();
-  void compare_recipes(const Progress& saved) const;
+  void begin_record();
   /// What made the state; compared on resume.
   [[nodiscard]] std::map<std::string, std::string> fingerprints() const;
-  void compare_content(const checkpoint::Loaded& saved) const;
   bool after_step(const StepReport& report);
-  void log_step(const StepReport& report);
   void log_recompute();
   void draw_samples(const std::string& title);
   void warn(const std::string& text) { console_.clear(), log_warning(text); }
   enum class Save { on_the_way, at_the_end };
-  /// A save at the end waits for room on a full disk; one on the way fails, and training goes on.
-  std::filesystem::path save_checkpoint(Save when);
+  /// A save at the end waits for room on a full disk; one on the way fails, and training goes on. Of the writer; others
+  /// only check what is checked at a save.
+  void save_checkpoint(Save when);
   void save_on_the_way();
   void export_weights();
   std::filesystem::path export_file() const;
   std::filesystem::path grid_file() const;
+  /// What the user is told at the end.
+  void print_results() const;
   [[nodiscard]] Live live();
   [[nodiscard]] int64_t steps_done() const;
   [[nodiscard]] at::Device device() const;  ///< of the model
 
   Assembly& assembly_;
   const Request& request_;
+  distributed::Group& ranks_;
   const recipe::Recipe& recipe_;
   std::filesystem::path folder_;
-  checkpoint::RunLock lock_;
+  std::optional<checkpoint::RunLock> lock_;  ///< of the writer
   std::string run_id_;
-  checkpoint::Store store_;
+  std::optional<checkpoint::Store> store_;  ///< of the writer
   metrics::Console console_;
 
   Prepared prepared_;
@@ -82,16 +90,13 @@ class Run {
   std::optional<Trainer> trainer_;
   SampleFolder samples_;
 
-  metrics::SmoothedMean loss_;
-  metrics::Throughput throughput_;
-  std::optional<metrics::LogFile> log_;
-  std::optional<metrics::TensorBoardFile> tensorboard_;
+  Record record_;
+  distributed::First stop_;  ///< the signal that stops the run
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
   PhaseBytes phases_;
   std::optional<planner::PeakMark> step_bytes_;  ///< since the last step
   int64_t first_step_ = 0;                       ///< steps done when this process took over
   bool recompute_logged_ = false;
-  double first_loss_ = 0;  ///< smoothed over the first steps, for the summary
 };
 
 }  // namespace trainer::train

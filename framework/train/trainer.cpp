@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <plugin/guard.hpp>
 #include <train/forward.hpp>
 #include <train/trainer.hpp>
@@ -53,6 +54,17 @@ std::vector<at::Tensor> Trainer::accumulate_gradients() {
   return stages_.run(parts_.data.micro_batches(), inputs, recompute_state_);
 }
 
+distributed::First Trainer::average_gradients() {
+  if (parts_.ranks->size() == 1) return {};
+  std::vector<at::Tensor> gradients;
+  for (const Parameter* parameter : parts_.optimizer.parameters()) {
+    at::Tensor& gradient = parameter->value().mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(parameter->value());  // on another rank there may be one
+    gradients.push_back(gradient);
+  }
+  return parts_.ranks->average(gradients);
+}
+
 StepReport Trainer::step() {
   const auto begin = std::chrono::steady_clock::now();
   StepReport report;
@@ -60,12 +72,14 @@ StepReport Trainer::step() {
 
   parts_.optimizer.zero_grad();  // a step that threw may have left the gradients of its first micro-batches
   if (parts_.fused != nullptr) parts_.fused->begin(report.learning_rate);
-  const std::vector<at::Tensor> losses = accumulate_gradients();
+  const std::vector<at::Tensor> own = accumulate_gradients();
+  const distributed::First bad_gradient = average_gradients();
+  const at::Tensor losses = parts_.ranks->joined(at::stack(own));
   const at::Tensor norm =
       parts_.fused != nullptr ? parts_.fused->finish() : optim::gradient_norm(parts_.optimizer.parameters());
-  report.loss = at::stack(losses).mean().item<double>();
+  report.loss = losses.mean().item<double>();
   report.grad_norm = norm.item<double>();
-  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) report_non_finite(losses);
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) report_non_finite(own, losses, bad_gradient);
 
   finish_step(report.learning_rate, norm);
   report.step = ++step_;
@@ -98,36 +112,56 @@ void Trainer::fit(int64_t steps, const std::function<bool(const StepReport&)>& a
     if (!after_step(step())) return;
 }
 
-void Trainer::report_non_finite(const std::vector<at::Tensor>& losses) {
-  const std::string text = "step " + std::to_string(step_ + 1) + ": ";
-  const bool mixed = parts_.fused != nullptr && parts_.fused->mixed();
-  const std::string weights =
-      mixed
-          ? ". With optimizer.fused_backward some weights were updated before this was seen; those in memory are lost, "
-            "and checkpoints are from before the step."
-          : ". The weights were not changed by this step, and checkpoints are from before it.";
-  for (std::size_t micro = 0; micro < losses.size(); ++micro) {
-    if (std::isfinite(losses[micro].item<double>())) continue;
-    const Example bad = example(static_cast<int64_t>(micro));
-    const std::string where = first_non_finite(parts_.model, bad, parts_.memory, parts_.placement);
-    throw Error(ExitCode::non_finite, text + "the loss became " + std::to_string(losses[micro].item<double>()) +
-                                          "; first non-finite value: " + (where.empty() ? "the loss itself" : where) +
-                                          "; files: " + join(parts_.data.files(step_, static_cast<int64_t>(micro))) +
-                                          "; timesteps: " + join_times(bad) + weights +
-                                          " A lower optimizer.lr usually helps.");
+std::string Trainer::weights_after() const {
+  if (parts_.fused == nullptr || !parts_.fused->mixed())
+    return ". The weights were not changed by this step, and checkpoints are from before it.";
+  return ". With optimizer.fused_backward some weights were updated before this was seen; those in memory are lost, "
+         "and checkpoints are from before the step.";
+}
+
+void Trainer::report_non_finite(const std::vector<at::Tensor>& own, const at::Tensor& all,
+                                distributed::First gradient) {
+  const auto each = static_cast<int64_t>(own.size());
+  const std::string step = "step " + std::to_string(step_ + 1) + ": ";
+  const std::string elsewhere = "; its own message names files and timesteps" + weights_after();
+  for (int64_t i = 0; i < all.numel(); ++i) {
+    const int64_t rank = i / each;
+    if (std::isfinite(all[i].item<double>())) continue;
+    if (rank == parts_.ranks->rank()) report_loss(own);
+    throw Error(ExitCode::non_finite, step + "the loss of rank " + std::to_string(rank) + " became " +
+                                          std::to_string(all[i].item<double>()) + elsewhere);
   }
+  if (gradient.rank < 0 || gradient.rank == parts_.ranks->rank()) report_gradient(own.size());
+  throw Error(ExitCode::non_finite,
+              step + "the gradient of rank " + std::to_string(gradient.rank) + " became non-finite" + elsewhere);
+}
+
+void Trainer::report_loss(const std::vector<at::Tensor>& losses) {
+  std::size_t micro = 0;
+  while (std::isfinite(losses[micro].item<double>())) ++micro;
+  const Example bad = example(static_cast<int64_t>(micro));
+  const std::string where = first_non_finite(parts_.model, bad, parts_.memory, parts_.placement);
+  throw Error(ExitCode::non_finite, "step " + std::to_string(step_ + 1) + ": the loss became " +
+                                        std::to_string(losses[micro].item<double>()) +
+                                        "; first non-finite value: " + (where.empty() ? "the loss itself" : where) +
+                                        "; files: " + join(parts_.data.files(step_, static_cast<int64_t>(micro))) +
+                                        "; timesteps: " + join_times(bad) + weights_after() +
+                                        " A lower optimizer.lr usually helps.");
+}
+
+void Trainer::report_gradient(std::size_t micro_batches) {
   std::vector<std::string> files, times;
-  for (std::size_t micro = 0; micro < losses.size(); ++micro) {
+  for (std::size_t micro = 0; micro < micro_batches; ++micro) {
     times.push_back(join_times(example(static_cast<int64_t>(micro))));
     const std::vector<std::string> more = parts_.data.files(step_, static_cast<int64_t>(micro));
     files.insert(files.end(), more.begin(), more.end());
   }
   const std::string where =
       parts_.fused != nullptr ? parts_.fused->first_bad() : first_bad_gradient(parts_.optimizer.parameters());
-  throw Error(ExitCode::non_finite, text + "the gradient became non-finite; " +
+  throw Error(ExitCode::non_finite, "step " + std::to_string(step_ + 1) + ": the gradient became non-finite; " +
                                         (where.empty() ? "every element is finite, but the norm is too large for fp32"
                                                        : "first in \"" + where + "\"") +
-                                        "; files: " + join(files) + "; timesteps: " + join(times) + weights);
+                                        "; files: " + join(files) + "; timesteps: " + join(times) + weights_after());
 }
 
 }  // namespace trainer::train

@@ -1,6 +1,7 @@
 /// @file The training loop: what one optimiser step is, and how steps make a run.
 #pragma once
 
+#include <distributed/group.hpp>
 #include <optim/adamw.hpp>
 #include <optim/ema.hpp>
 #include <optim/fused_backward.hpp>
@@ -27,11 +28,13 @@ struct Parts {
   std::string plugins = "model and objective";  ///< who is named when a call into them throws
   /// Null: parameters are updated after backward. Else in it, by this; needs max_grad_norm 0 and one micro-batch.
   optim::FusedBackward* fused = nullptr;
+  /// The ranks that train together; `data` gives this rank's share of every step, `placement` runs it.
+  distributed::Group* ranks = &distributed::Group::alone();
 };
 
 struct StepReport {
   int64_t step = 0;      ///< steps done, this one included
-  double loss = 0;       ///< mean over the step's samples
+  double loss = 0;       ///< mean over the step's samples, of all ranks
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   double seconds = 0;
@@ -44,6 +47,7 @@ class Trainer {
   /// One optimiser step over all its micro-batches. Throws Error (non_finite) before the update when loss or gradient
   /// is not finite, naming step, files, timesteps and the first part of the model where it happened. With an update in
   /// backward, gradients that came before the bad one have then changed their parameters; further steps are refused.
+  /// Of several ranks all throw: the first that met it tells the details, the others name it.
   StepReport step();
   /// The same on tensors without values, for a dry run: no number is read, so none is checked or reported.
   void dry_step();
@@ -62,7 +66,14 @@ class Trainer {
   Example example(int64_t micro) const;
   /// Clipping, the optimiser, and the gradients gone; where backward did the update, nothing is left to do.
   void update(double learning_rate, const at::Tensor& norm);
-  [[noreturn]] void report_non_finite(const std::vector<at::Tensor>& losses);
+  /// Makes every gradient the ranks' mean; returns the first rank whose own was not finite.
+  distributed::First average_gradients();
+  /// `own`: this rank's losses; `all`: those of all ranks; `gradient`: whose gradient was not finite.
+  [[noreturn]] void report_non_finite(const std::vector<at::Tensor>& own, const at::Tensor& all,
+                                      distributed::First gradient);
+  [[noreturn]] void report_loss(const std::vector<at::Tensor>& losses);
+  [[noreturn]] void report_gradient(std::size_t micro_batches);
+  [[nodiscard]] std::string weights_after() const;
 
   Parts parts_;
   StageExecutor stages_;

@@ -28,10 +28,17 @@ std::shared_ptr<weights::ModelFiles> open_files(const std::string& path, const s
   return weights::ModelFiles::open(path, {.component = component});
 }
 
-std::vector<at::Device> device_of(const recipe::Component& component, const std::vector<at::Device>& otherwise) {
-  if (component.device.empty()) return {otherwise.front()};
-  return parse_devices(std::vector<std::string>{component.device},
-                       component.position.text() + ": device of \"" + component.kind + "\"");
+/// What cannot be done by several processes, and each one's share of the rest.
+distributed::Share share_among(const recipe::Recipe& recipe, const distributed::Place& place) {
+  if (!place.alone() && recipe.optimizer.fused_backward)
+    throw Error(ExitCode::bad_recipe,
+                recipe.file + ": optimizer.fused_backward: parameters are updated before the gradients of the other " +
+                    std::to_string(place.size - 1) + " ranks are known; leave it out, or start one process");
+  try {
+    return distributed::share_of(recipe.train.batch_size, recipe.train.micro_batch_size, place.rank, place.size);
+  } catch (const Error& error) {
+    throw error.context(recipe.file);
+  }
 }
 
 /// For plans: every text is as long as an encoder takes, and no vocabulary is read.
@@ -59,14 +66,26 @@ LoraFamily lora_family(const ModelComponent& component) {
 
 at::ScalarType dtype_of(const std::string& name) { return name == "fp32" ? at::kFloat : at::kBFloat16; }
 
-Assembly::Assembly(const Request& request, Use use) : use_(use), loader_(make_loader(request)) {
+at::Device Assembly::device_of(const recipe::Component& component) const {
+  if (component.device.empty()) return devices_.front();
+  const std::vector<at::Device> named = parse_devices(
+      std::vector<std::string>{component.device}, component.position.text() + ": device of \"" + component.kind + "\"");
+  return use_ == Use::plan ? named.front()
+                           : devices_of_process(named, recipe_.placement.devices.size(), place_).front();
+}
+
+Assembly::Assembly(const Request& request, Use use, const distributed::Place& place)
+    : use_(use), loader_(make_loader(request)), place_(place) {
   recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()),
                          {.paths_must_exist = use == Use::run});
   devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
-  std::vector<at::Device> all = devices_;
+  share_ = share_among(recipe_, place);
+  if (use_ == Use::plan) return;
+  std::vector<std::string> all = recipe_.placement.devices;
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
-    all.push_back(device_of(*encoder, devices_).front());
-  if (use_ != Use::plan) open_devices(all, request);
+    if (!encoder->device.empty()) all.push_back(encoder->device);
+  open_devices(parse_devices(all, recipe_.placement.position.text() + ": placement.devices"), request);
+  devices_ = devices_of_process(devices_, devices_.size(), place);
 }
 
 bool Assembly::on_shapes(ModelUse use) const { return use_ == Use::plan || use == ModelUse::dry; }
@@ -92,7 +111,7 @@ EncoderContext Assembly::encoder_context(const recipe::Component& component,
   const std::string config = files ? config_of(dynamic_cast<const weights::ModelFiles&>(*files)) : "";
   EncoderContext context{component.options, readable(std::move(files)), config, nullptr};
   context.dtype = dtype_of(component.dtype);
-  context.device = use_ == Use::plan ? at::Device(at::kMeta) : device_of(component, devices_).front();
+  context.device = use_ == Use::plan ? at::Device(at::kMeta) : device_of(component);
   return context;
 }
 
@@ -206,7 +225,7 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
   loaded.model = create_model(loaded, config, headers);
   PlacementRequest request = placement_request(*loaded.model, headers.inventory(), *loaded.source, options);
   request.devices = devices_;
-  request.micro_batches = recipe_.train.batch_size / recipe_.train.micro_batch_size;
+  request.micro_batches = share_.micro_batches;
   loaded.parts = request;
   loaded.placement = plan_placement(request);
   if (on_shapes(use)) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <adapter/lora_file.hpp>
+#include <distributed/environment.hpp>
+#include <distributed/share.hpp>
 #include <plugin/loader.hpp>
 #include <recipe/recipe.hpp>
 #include <text/sdk_tokenizer.hpp>
@@ -47,12 +49,16 @@ class Assembly {
   /// What it is for. `prove` needs neither data nor encoders: their files may be missing until they are asked for.
   /// `plan` neither, reads headers only, puts everything on the meta device and needs no GPU.
   enum class Use { run, prove, plan };
-  /// Loads the recipe and the manifests, opens devices; opens no plugin yet.
-  explicit Assembly(const Request& request, Use use = Use::run);
+  /// Loads the recipe and the manifests, opens devices; opens no plugin yet. `place`: of this process among those that
+  /// train together; it decides its devices and its share of every step. Throws Error (bad_recipe) when the batch
+  /// cannot be shared out among so many.
+  explicit Assembly(const Request& request, Use use = Use::run, const distributed::Place& place = {});
 
   [[nodiscard]] const recipe::Recipe& recipe() const { return recipe_; }
   [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
   plugin::Loader& loader() { return loader_; }
+  /// What this process does of every step.
+  [[nodiscard]] const distributed::Share& share() const { return share_; }
 
   std::unique_ptr<TextEncoder> text_encoder();
   std::unique_ptr<Autoencoder> autoencoder();
@@ -82,6 +88,8 @@ class Assembly {
   std::unique_ptr<MemoryStrategy> memory_strategy(const recipe::Component& component);
   MemoryStack memory_stack(const std::vector<std::string>& names);
   MemoryStack planned_stack(const BudgetPlan& plan);
+  /// The device of an encoder: its own, or the first of the placement.
+  [[nodiscard]] at::Device device_of(const recipe::Component& component) const;
   EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files) const;
   std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
   PlacementPlan plan_placement(const PlacementRequest& request);
@@ -95,6 +103,8 @@ class Assembly {
   Use use_;
   recipe::Recipe recipe_;
   plugin::Loader loader_;
+  distributed::Place place_;
+  distributed::Share share_;
   std::vector<at::Device> devices_;
   std::optional<BudgetPlan> plan_;
 };

@@ -94,7 +94,7 @@ LoadedModel Assembly::load_cut_model(const std::vector<std::string>& strategies,
   if (recipe_.adapter) loaded.adapter = adapter(loaded.lora_family, headers.inventory().linears);
   const Cut outline = cut(std::move(whole), headers.inventory(), loaded.adapter.get());
   loaded.parts = placement_request(*outline.model, outline.inventory, *loaded.source, options);
-  loaded.parts.micro_batches = recipe_.train.batch_size / recipe_.train.micro_batch_size;
+  loaded.parts.micro_batches = share_.micro_batches;
   loaded.parts.devices = placed ? devices_ : std::vector{devices_.front()};
   loaded.placement = placed ? plan_placement(loaded.parts) : one_device(loaded.parts);
   loaded.devices = LayerDevices(*outline.model, loaded.placement, recipe_.placement.kind);

@@ -34,6 +34,11 @@ bool open_device_library() {
   return opened;
 }
 
+/// How many devices of an accelerator's kind this process sees.
+int64_t device_count(at::DeviceType type) {
+  return type == at::kCUDA ? at::detail::getCUDAHooks().deviceCount() : c10::impl::VirtualGuardImpl(type).deviceCount();
+}
+
 at::Device parse_device(const std::string& name, const std::string& where) {
   const std::string type = name.substr(0, name.find(':'));
   const bool other = type != "cpu" && type != "cuda" && open_device_library();
@@ -87,6 +92,24 @@ void open_devices(std::span<const at::Device> devices, const Request& request) {
                                            "\" does not exist, this machine has " + std::to_string(count) +
                                            " CUDA device(s)");
   log_info("CUDA opened from " + library.string());
+}
+
+std::vector<at::Device> devices_of_process(std::vector<at::Device> devices, std::size_t each,
+                                           const distributed::Place& place) {
+  for (at::Device& device : devices) {
+    if (device.is_cpu()) continue;
+    const int64_t count = device_count(device.type());
+    if (count <= static_cast<int64_t>(each)) continue;
+    const int64_t index = device.index() + static_cast<int64_t>(each) * place.local_rank;
+    if (index >= count)
+      throw Error(ExitCode::unavailable, "placement.devices: process " + std::to_string(place.local_rank + 1) +
+                                             " of this machine (rank " + std::to_string(place.rank) + ") would use " +
+                                             device.str() + " shifted to " + std::to_string(index) +
+                                             ", but there are " + std::to_string(count) +
+                                             " devices; start fewer processes on a machine");
+    device.set_index(static_cast<at::DeviceIndex>(index));
+  }
+  return devices;
 }
 
 }  // namespace trainer::train

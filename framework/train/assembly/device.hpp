@@ -1,6 +1,7 @@
 /// @file Devices named in recipes: parsing, and LibTorch's CUDA part opened on demand.
 #pragma once
 
+#include <distributed/environment.hpp>
 #include <train/assembly/request.hpp>
 
 #include <c10/core/Device.h>
@@ -23,5 +24,12 @@ std::vector<at::Device> parse_devices(std::span<const std::string> names, const 
 /// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is
 /// not installed or has no usable device.
 void open_devices(std::span<const at::Device> devices, const Request& request);
+
+/// The devices of one of several processes on a machine, when `devices` are those of the first one and `each` is how
+/// many devices a process has: "cuda:0" is "cuda:2" in the third, and of {"cuda:0", "cuda:1"} the second has {"cuda:2",
+/// "cuda:3"}. Where the process sees no more devices than one needs, the scheduler has given it its own, and nothing is
+/// shifted. Call after open_devices. Throws Error (unavailable) when there are not enough.
+std::vector<at::Device> devices_of_process(std::vector<at::Device> devices, std::size_t each,
+                                           const distributed::Place& place);
 
 }  // namespace trainer::train

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 #include <base/units.hpp>
 #include <data/source.hpp>
+#include <distributed/environment.hpp>
 #include <nlohmann/json.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/cache_phase.hpp>
@@ -129,7 +130,7 @@ std::string check_disk(const recipe::Recipe& recipe) {
 }  // namespace
 
 int command_check(const Request& request) {
-  Assembly assembly(request);
+  Assembly assembly(request, Assembly::Use::run, distributed::find_place());
   const recipe::Recipe& recipe = assembly.recipe();
   Findings findings;
   int64_t factor = 16;

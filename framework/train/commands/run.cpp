@@ -1,26 +1,57 @@
 /// @file `trainer run RECIPE`: cache, sample, train, sample, export; `trainer cache RECIPE`: its first part.
 #include <base/log.hpp>
 #include <checkpoint/signals.hpp>
+#include <distributed/environment.hpp>
+#include <distributed/group.hpp>
 #include <nlohmann/json.hpp>
 #include <train/commands/commands.hpp>
 #include <train/run.hpp>
 
 namespace trainer::train {
 
-int command_run(const Request& request) {
-  Assembly assembly(request);
-  Run run(assembly, request);
-  run.prepare();
-  if (!run.train()) return static_cast<int>(ExitCode::preempted);
-  run.finish();
-  return static_cast<int>(ExitCode::done);
+namespace {
+
+/// This process among those that a launcher started together; only rank 0 speaks to the user, but for errors.
+struct Member {
+  explicit Member(const Request& asked) : request(asked), place(distributed::find_place()) {
+    if (place.rank == 0) return;
+    request.quiet = true;
+    set_log_level(LogLevel::error);
+  }
+  distributed::Group join(const Assembly& assembly) const {
+    return {place, std::chrono::seconds(assembly.recipe().distributed.timeout)};
+  }
+  Request request;
+  distributed::Place place;
+};
+
+}  // namespace
+
+int command_run(const Request& asked) {
+  const Member member(asked);
+  Assembly assembly(member.request, Assembly::Use::run, member.place);
+  distributed::Group ranks = member.join(assembly);
+  ExitCode end = ExitCode::preempted;
+  ranks.together([&] {
+    Run run(assembly, member.request, ranks);
+    run.prepare();
+    if (!run.train()) return;
+    run.finish();
+    end = ExitCode::done;
+  });
+  return static_cast<int>(end);
 }
 
-int command_cache(const Request& request) {
-  Assembly assembly(request);
+int command_cache(const Request& asked) {
+  const Member member(asked);
+  const Request& request = member.request;
+  Assembly assembly(request, Assembly::Use::run, member.place);
+  distributed::Group ranks = member.join(assembly);
   metrics::Console console(console_options(request));
   checkpoint::catch_stop_signals();
-  const Prepared prepared = prepare(assembly, console);
+  Prepared prepared;
+  ranks.together([&] { prepared = prepare(assembly, console, ranks); });
+  if (!ranks.writer()) return static_cast<int>(ExitCode::done);
   for (const std::string& note : prepared.notes) log_info(note);
   const std::string& folder = assembly.recipe().cache.folder;
   if (request.json)

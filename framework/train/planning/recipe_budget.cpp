@@ -113,7 +113,7 @@ std::optional<BatchShape> foretold_shape(Assembly& assembly, const data::Bucket&
   const LoadedModel loaded = assembly.load_model(ModelUse::inspect, MemoryStack());
   const std::vector<std::string> provided = assembly.objective()->provides();
   BatchShape shape;
-  shape.samples = recipe.train.micro_batch_size;
+  shape.samples = assembly.share().micro_batch_size;
   for (const InputSpec& input : loaded.model->inputs()) {
     if (!input.required || std::find(provided.begin(), provided.end(), input.name) != provided.end()) continue;
     if (!input.shape) return std::nullopt;
@@ -138,7 +138,7 @@ DryParts DryModel::parts(const recipe::Recipe& recipe) const {
           optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay},
           recipe.train.ema_decay > 0,
           recipe.train.max_grad_norm,
-          recipe.train.batch_size / recipe.train.micro_batch_size,
+          loaded.parts.micro_batches,
           batch};
 }
 

@@ -43,6 +43,7 @@ TEST(FailingGroup, WorkBetweenCollectivesStopsToo) {
     if (group.rank() == 1) throw Error(ExitCode::io, "disk full");
     for (int i = 0; i < 600; ++i) {
       group.progress("latents " + std::to_string(i));
+      group.check();
       std::this_thread::sleep_for(milliseconds(10));
     }
     FAIL() << "worked on for 6 s";

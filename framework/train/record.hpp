@@ -1,0 +1,47 @@
+/// @file What a run shows and writes down of its steps: the console, log.jsonl and TensorBoard. Only the rank that
+/// writes opens the files.
+#pragma once
+
+#include <metrics/console.hpp>
+#include <metrics/log_file.hpp>
+#include <metrics/meter.hpp>
+#include <metrics/tensorboard.hpp>
+#include <recipe/recipe.hpp>
+#include <train/planning/phase_bytes.hpp>
+#include <train/trainer.hpp>
+
+#include <filesystem>
+#include <optional>
+
+namespace trainer::train {
+
+class Record {
+ public:
+  /// Both borrowed.
+  Record(const recipe::Recipe& recipe, metrics::Console& console);
+
+  /// Opens the files in the run's folder, without what they hold of steps after `steps_done`.
+  void open(const std::filesystem::path& folder, int64_t steps_done);
+  /// Training begins now.
+  void begin();
+  void step(const StepReport& report, const PhaseBytes& phases);
+
+  [[nodiscard]] const metrics::SmoothedMean& loss() const { return loss_; }
+  void set_loss(const metrics::SmoothedMean& loss) { loss_ = loss; }
+  /// Smoothed over the first steps of this process; 0 before one.
+  [[nodiscard]] double first_loss() const { return first_loss_; }
+  [[nodiscard]] bool on_tensorboard() const { return tensorboard_.has_value(); }
+
+ private:
+  void write(const StepReport& report, const PhaseBytes& phases, int64_t memory);
+
+  const recipe::Recipe& recipe_;
+  metrics::Console& console_;
+  metrics::SmoothedMean loss_;
+  metrics::Throughput throughput_;
+  std::optional<metrics::LogFile> log_;
+  std::optional<metrics::TensorBoardFile> tensorboard_;
+  double first_loss_ = 0;
+};
+
+}  // namespace trainer::train

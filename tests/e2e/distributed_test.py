@@ -1,0 +1,157 @@
+"""Several processes train one model: the same losses whatever their number, one writer, shared encoding, resumes with
+other numbers of ranks, and the environments of the launchers."""
+
+import os
+import shutil
+import subprocess
+import unittest
+
+from program import PROGRAM, SMALL, environment, log_lines, settings
+from ranks import FOUR, RanksCase, free_port, torchrun
+
+BAD_RECIPE, USAGE, UNAVAILABLE, NON_FINITE = 78, 2, 69, 76
+LIBRARY = {"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"]}
+ENCODERS = ('text_encoder.device="cpu"', 'autoencoder.device="cpu"')
+
+
+def srun(rank, ranks, port):
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": str(ranks),
+        "SLURM_LOCALID": str(rank),
+        "SLURM_JOB_ID": str(port),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_NODES": "1",
+    }
+
+
+def mpirun(rank, ranks, port):
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": str(ranks),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(ranks),
+        "MASTER_PORT": str(port),
+    }
+
+
+class Distributed(RanksCase):
+    def test_losses_do_not_depend_on_the_number_of_ranks(self):
+        self.train(self.folder / "one", **FOUR)
+        expected = self.losses(self.folder / "one")
+        worst = 0
+        for ranks in (2, 4):
+            self.train_ranks(self.folder / f"of-{ranks}", ranks)
+            worst = max(worst, self.assert_close(self.losses(self.folder / f"of-{ranks}"), expected))
+        print(f"losses of 1, 2 and 4 ranks within {worst:.1e}", end=" ", flush=True)
+
+    def test_samples_are_shared_out_where_micro_batches_are_too_few(self):
+        self.train(self.folder / "one", **{**FOUR, "train__micro_batch_size": 4})
+        told = self.train_ranks(self.folder / "two", 2, train__micro_batch_size=4)
+        self.assertIn("2 ranks of torchrun with 1 x 2 samples of a step", told[0])
+        self.assert_close(self.losses(self.folder / "two"), self.losses(self.folder / "one"))
+
+    def test_only_rank_0_speaks_and_two_runs_are_equal(self):
+        everything = {"train__ema__decay": 0.9, "train__caption_dropout": 0.3, "checkpoint__every": 3}
+        told = self.train_ranks(self.folder / "a", 2, **everything)
+        self.assertIn("step 6/6", told[0])
+        self.assertEqual(told[1], "")
+        self.train_ranks(self.folder / "b", 2, **everything)
+        self.assertEqual(self.result(self.folder / "a", 6), self.result(self.folder / "b", 6))
+
+    def test_encoding_is_shared(self):
+        processes = self.launch(self.folder / "run", 2, cache__folder=self.folder / "cache", run__steps=1)
+        self.ends(processes, 0)
+        entries = {path.relative_to(self.folder / "cache"): path for path in (self.folder / "cache").rglob("*.safetensors")}
+        expected = {path.relative_to(self.cache): path for path in self.cache.rglob("*.safetensors")}
+        self.assertEqual(set(entries), set(expected))
+        for name, path in entries.items():
+            self.assertEqual(path.read_bytes(), expected[name].read_bytes(), name)
+
+    def test_more_ranks_than_devices(self):
+        many = ('placement.kind="split"', 'placement.devices=["sim:0", "sim:1"]')
+        variables = {**LIBRARY, **torchrun(3, 4, 1)}
+        self.expect(UNAVAILABLE, "start fewer processes", "check", SMALL, *settings(*many, **FOUR), env=variables)
+
+    def test_a_resume_with_other_numbers_of_ranks(self):
+        self.train(self.folder / "one", **FOUR)
+        run = self.folder / "run"
+        for ranks, steps in ((2, 2), (4, 4), (1, 6)):
+            more = {"run__steps": steps}
+            if ranks == 1:
+                self.train(run, texts="going on after step 4", **FOUR, **more)
+            else:
+                self.train_ranks(run, ranks, **more)
+        self.assert_close(self.losses(run), self.losses(self.folder / "one"))
+        self.assertEqual([line["step"] for line in log_lines(run)], [1, 2, 3, 4, 5, 6])
+
+    def test_environments_of_srun_and_mpirun(self):
+        self.train_ranks(self.folder / "torchrun", 2, run__steps=2)
+        for name, variables in {"srun": srun, "mpirun": mpirun}.items():
+            told = self.train_ranks(self.folder / name, 2, variables=variables, run__steps=2)
+            self.assertIn(f"2 ranks of {name}", told[0])
+            self.assertEqual(self.result(self.folder / name, 2), self.result(self.folder / "torchrun", 2))
+
+    def test_ranks_of_split_models(self):
+        two_devices = ('placement.kind="split"', 'placement.devices=["sim:0", "sim:1"]', *ENCODERS)
+        self.train_ranks(self.folder / "cpu", 2, run__steps=3)
+        self.train_ranks(self.folder / "split", 2, *two_devices, env=LIBRARY, run__steps=3)
+        self.assertEqual(self.result(self.folder / "split", 3), self.result(self.folder / "cpu", 3))
+        told = self.expect(
+            0, "sim:2 prologue", "check", SMALL, *settings(*two_devices, **FOUR), env={**LIBRARY, **torchrun(1, 2, 1)}
+        )
+        self.assertNotIn("sim:0", told.out)
+
+    def test_a_batch_that_cannot_be_shared_out(self):
+        want = "train.batch_size = 6 cannot be shared out evenly among 4 ranks: set it to 4 or 8, or start 3 ranks"
+        odd = settings(train__batch_size=6, train__micro_batch_size=1, cache__folder=self.cache)
+        variables = torchrun(0, 4, free_port())
+        for command in ("run", "check"):
+            self.expect(BAD_RECIPE, want, command, SMALL, *odd, env=variables)
+
+    def test_updates_in_backward_are_refused(self):
+        fused = settings("optimizer.fused_backward=true", "train.max_grad_norm=0", train__micro_batch_size=2)
+        for command in ("run", "check"):
+            self.expect(BAD_RECIPE, "optimizer.fused_backward", command, SMALL, *fused, env=torchrun(1, 2, 1))
+
+    def test_a_wrong_environment_is_named(self):
+        self.expect(USAGE, "WORLD_SIZE is not set", "run", SMALL, env={"RANK": "0"})
+        self.expect(USAGE, "RANK is 2", "run", SMALL, env=torchrun(2, 2, 1))
+
+    def test_recipes_that_differ(self):
+        port = free_port()
+        processes = [
+            self.start(*self.arguments(self.folder / "run", **FOUR, optimizer__lr=lr), env=torchrun(rank, 2, port))
+            for rank, lr in enumerate((1e-3, 2e-3))
+        ]
+        for err in self.ends(processes, BAD_RECIPE):
+            self.assertIn("the recipe of rank 1 (host ", err)
+
+    def test_a_value_that_is_not_finite_stops_all_and_names_the_rank(self):
+        extreme = {"optimizer__lr": 1000, "adapter__alpha": 1e38, "train__max_grad_norm": 0}
+        told = self.ends(self.launch(self.folder / "run", 2, **extreme), NON_FINITE)
+        detail = [err for err in told if "files:" in err]
+        self.assertTrue(detail, told)
+        for rank, err in enumerate(told):
+            self.assertIn(f"error: rank {rank}: step ", err)
+        self.assertEqual(list((self.folder / "run/ckpt").glob("step-*")), [])
+
+    def test_torchrun(self):
+        """The real one, where PATH or TRAINER_TORCHRUN has it."""
+        launcher = os.environ.get("TRAINER_TORCHRUN") or shutil.which("torchrun")
+        if not launcher:
+            self.skipTest("there is no torchrun here; name one in TRAINER_TORCHRUN")
+        arguments = list(map(str, self.arguments(self.folder / "run", **FOUR)))
+        subprocess.run(
+            [launcher, "--no-python", "--nproc-per-node", "2", "--master-port", str(free_port()), PROGRAM, *arguments],
+            env=environment(),
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+        self.train_ranks(self.folder / "by-hand", 2)
+        self.assertEqual(self.result(self.folder / "run", 6), self.result(self.folder / "by-hand", 6))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
