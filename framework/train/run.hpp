@@ -3,6 +3,7 @@
 #pragma once
 
 #include <base/log.hpp>
+#include <checkpoint/attempts.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <checkpoint/store.hpp>
 #include <distributed/group.hpp>
@@ -88,6 +89,7 @@ class Run {
   std::optional<optim::FusedBackward> fused_;
   std::optional<optim::Ema> ema_;
   std::optional<Trainer> trainer_;
+  std::optional<checkpoint::Attempts> attempts_;  ///< when this process goes on from a checkpoint
   SampleFolder samples_;
 
   Record record_;
