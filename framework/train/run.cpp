@@ -308,10 +308,16 @@ bool Run::after_step(const StepReport& report) {
   stop_ = ranks_.first(checkpoint::stop_signal());
   if (last) return true;
   if (stop_.rank >= 0) return false;
-  if (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0) save_on_the_way();
+  if (is_saved(step)) save_on_the_way();
   if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
   step_bytes_.emplace(device());
+  // In time: the step that a checkpoint is made of is the one that is tested again.
+  if (is_saved(step + 1)) trainer_->recompute_state().recheck_elision();
   return true;
+}
+
+bool Run::is_saved(int64_t step) const {
+  return step >= recipe_.run.steps || (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0);
 }
 
 void Run::save_on_the_way() {
@@ -354,7 +360,6 @@ void Run::draw_samples(const std::string& title) {
 }
 
 void Run::save_checkpoint(Save when) {
-  trainer_->recompute_state().recheck_elision();
   if (!ranks_.writer()) return;
   Progress progress;
   progress.step = steps_done();
