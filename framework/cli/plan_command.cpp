@@ -4,13 +4,22 @@ namespace trainer::cli {
 
 void add_plan(CLI::App& app, Common& common) {
   static RecipeArguments recipe;
+  static std::vector<double> tflops;
   CLI::App* command =
       app.add_subcommand("plan", "Foretell the memory of a run from the headers of its weight files, without a GPU");
   add_recipe(*command, recipe);
   add_budget(*command, recipe);
+  command
+      ->add_option(
+          "--tflops", tflops,
+          "what a device computes in a second, in 1e12 operations as it trains: the plan then tells seconds; one "
+          "number, or one for each device with commas between")
+      ->delimiter(',');
   command->footer("Example: trainer plan recipes/quickstart.toml");
   command->callback([&common] {
-    common.action = [&common] { return run_with_recipe("plan", recipe, {}, common, /*paths_must_exist=*/false); };
+    common.action = [&common] {
+      return run_with_recipe("plan", recipe, {{"tflops", tflops}}, common, /*paths_must_exist=*/false);
+    };
   });
 }
 

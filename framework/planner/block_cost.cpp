@@ -1,4 +1,5 @@
 #include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 #include <planner/block_cost.hpp>
@@ -51,8 +52,16 @@ void backward(std::vector<at::Tensor> outputs) {
                                                         /*accumulate_grad=*/true);
 }
 
+at::Device device_of(const Flow& flow) {
+  for (const auto* list : {&flow.carried, &flow.shared})
+    for (const at::Tensor& tensor : *list)
+      if (tensor.defined()) return tensor.device();
+  return at::kMeta;
+}
+
 BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& options) {
-  const at::Device device = at::kMeta;
+  const at::Device device = device_of(flow);
+  const c10::DeviceGuard guard(device);
   const Flow inputs = detached_flow(flow);
   const GradientsAside gradients(block.trainable());
   RecomputeState sites;
@@ -92,11 +101,16 @@ std::string text_of(const Block& block) { return "block \"" + block.info().name 
 
 }  // namespace
 
-Flow detached_flow(const Flow& flow) {
+Flow detached_flow(const Flow& flow, std::optional<at::Device> device) {
   Flow leaves = flow;
   for (auto* list : {&leaves.carried, &leaves.shared})
-    for (at::Tensor& tensor : *list)
-      if (tensor.defined()) tensor = tensor.detach().requires_grad_(tensor.requires_grad());
+    for (at::Tensor& tensor : *list) {
+      if (!tensor.defined()) continue;
+      const bool trained = tensor.requires_grad();
+      tensor = tensor.detach();
+      if (device) tensor = tensor.to(*device);
+      tensor.requires_grad_(trained);
+    }
   return leaves;
 }
 
@@ -104,11 +118,14 @@ BlockCost measure(Block& block, const Flow& flow, const CheckpointOptions& optio
   return on_shapes(text_of(block), [&] { return measure_once(block, flow, options); });
 }
 
-std::vector<Flow> block_inputs(std::span<Block* const> blocks, const Flow& flow) {
+std::vector<Flow> block_inputs(std::span<Block* const> blocks, const Flow& flow, std::span<const at::Device> devices) {
   std::vector<Flow> flows;
   std::map<std::string, std::vector<at::Tensor>> known;  // outputs have no values: equal runs have equal ones
   Flow next = detached_flow(flow);
-  for (Block* block : blocks) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    Block* const block = blocks[i];
+    const c10::DeviceGuard guard(devices[i]);
+    next = detached_flow(next, devices[i]);
     flows.push_back(detached_flow(next));
     std::vector<at::Tensor>& outputs = known[cost_key(*block, next)];
     if (outputs.empty()) outputs = on_shapes(text_of(*block), [&] { return run_block(*block, next, {}); });

@@ -4,6 +4,7 @@
 
 #include <trainer/sdk/recompute.hpp>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,16 +26,18 @@ struct BlockCost {
   std::vector<std::string> kept_ops;                                   ///< kept by a SavePolicy, e.g. "mm#2"
 };
 
-/// Runs `block` forward and backward as `options` say. `flow`: meta tensors with the requires_grad bits of the chain
-/// (see `detached_flow`); not changed. Installs counter and shape kernels. Throws Error (failed) naming the operator
-/// when the block calls one without a shape kernel.
+/// Runs `block` forward and backward as `options` say. `flow`: meta tensors of one device with the requires_grad bits
+/// of the chain (see `detached_flow`); not changed. Installs counter and shape kernels. Throws Error (failed) naming
+/// the operator when the block calls one without a shape kernel.
 BlockCost measure(Block& block, const Flow& flow, const CheckpointOptions& options);
 
-/// The same tensors as leaves of their own, requires_grad kept: a place of the chain to measure at.
-Flow detached_flow(const Flow& flow);
+/// The same tensors as leaves of their own, requires_grad kept: a place of the chain to measure at. `device`: where
+/// they are to be.
+Flow detached_flow(const Flow& flow, std::optional<at::Device> device = {});
 
-/// What enters every block when the first gets `flow` (meta tensors): their detached flows, in order.
-std::vector<Flow> block_inputs(std::span<Block* const> blocks, const Flow& flow);
+/// What enters every block when the first gets `flow` (meta tensors): their detached flows, in order, each on the dry
+/// device of its block.
+std::vector<Flow> block_inputs(std::span<Block* const> blocks, const Flow& flow, std::span<const at::Device> devices);
 
 /// Equal for blocks that cost the same when run alike: type, shapes, dtypes and requires_grad bits of inputs and
 /// trained parameters.

@@ -1,7 +1,12 @@
+#include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
 #include <planner/byte_counter.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <utility>
@@ -26,15 +31,14 @@ class Tally {
   std::atomic<int64_t> current_{0}, peak_{0};
 };
 
-constexpr std::size_t kDryDevices = 64;
 Tally host, nowhere;
 std::array<Tally, kDryDevices> dry;
-thread_local Tally* dry_now = &dry[0];
-thread_local int64_t dry_index = 0;
+thread_local c10::DeviceIndex dry_now = 0;
+thread_local bool dry_counted = true;
 
-Tally& dry_tally(int64_t index) {
-  TORCH_CHECK(index < static_cast<int64_t>(kDryDevices), "a dry run has at most ", kDryDevices, " devices");
-  return index < 0 ? nowhere : dry[static_cast<std::size_t>(index)];
+Tally& dry_tally(c10::DeviceIndex index) {
+  TORCH_CHECK(index < kDryDevices, "a dry run has at most ", kDryDevices, " devices");
+  return dry[static_cast<std::size_t>(std::max<c10::DeviceIndex>(index, 0))];
 }
 
 /// Host memory: the size stands before the data, so that the data pointer itself is what frees it; some of LibTorch's
@@ -67,9 +71,9 @@ class HostCounter final : public c10::Allocator {
 class DryCounter final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    auto* const held = new Held{dry_now, static_cast<int64_t>(bytes)};
+    auto* const held = new Held{dry_counted ? &dry_tally(dry_now) : &nowhere, static_cast<int64_t>(bytes)};
     held->tally->add(held->bytes);
-    return {nullptr, held, &release, c10::Device(c10::kMeta)};
+    return {nullptr, held, &release, c10::Device(c10::kMeta, dry_now)};
   }
   void copy_data(void*, const void*, std::size_t) const override {}
 
@@ -85,9 +89,48 @@ class DryCounter final : public c10::Allocator {
   }
 };
 
+/// LibTorch's own guard of the meta device knows of one device.
+class DryGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
+ public:
+  [[nodiscard]] c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  [[nodiscard]] c10::Device getDevice() const override { return {c10::kMeta, dry_now}; }
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) dry_now = device.index();
+  }
+  [[nodiscard]] c10::DeviceIndex deviceCount() const noexcept override { return kDryDevices; }
+};
+
+using Dtype = std::optional<at::ScalarType>;
+using Place = std::optional<at::Device>;
+
+/// LibTorch's, on the device that is asked for.
+at::Tensor empty(at::IntArrayRef size, Dtype dtype, std::optional<at::Layout> layout, Place device,
+                 std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+  const c10::OptionalDeviceGuard guard(device);
+  return at::Tensor(at::detail::empty_meta(size, dtype, layout, device, pinned, format));
+}
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, Dtype dtype, std::optional<at::Layout> layout,
+                         Place device, std::optional<bool> pinned) {
+  const c10::OptionalDeviceGuard guard(device);
+  return at::Tensor(at::detail::empty_strided_meta(size, stride, dtype, layout, device, pinned));
+}
+
+void install_dry_devices() {
+  c10::SetAllocator(c10::kMeta, new DryCounter, /*priority=*/1);
+  c10::impl::registerDeviceGuard(c10::kMeta, new DryGuard);
+  auto* const library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  library->impl("empty.memory_format", &empty);
+  library->impl("empty_strided", &empty_strided);
+}
+
 Tally* tally_of(at::Device device) {
   if (device.is_cpu()) return &host;
-  if (device.is_meta()) return &dry_tally(std::max<int64_t>(device.index(), 0));
+  if (device.is_meta()) return &dry_tally(device.index());
   return nullptr;
 }
 
@@ -112,7 +155,7 @@ void install_byte_counter() {
   // Never destroyed: tensors of static objects outlive everything.
   static const bool installed = [] {
     c10::SetAllocator(c10::kCPU, new HostCounter, /*priority=*/1);
-    c10::SetAllocator(c10::kMeta, new DryCounter, /*priority=*/1);
+    install_dry_devices();
     return true;
   }();
   static_cast<void>(installed);
@@ -136,10 +179,7 @@ PeakMark::~PeakMark() {
   if (outer_peak_ > peak()) set_peak(device_, outer_peak_);
 }
 
-OnDryDevice::OnDryDevice(int64_t index) : before_(std::exchange(dry_index, index)) { dry_now = &dry_tally(index); }
-OnDryDevice::~OnDryDevice() {
-  dry_index = before_;
-  dry_now = &dry_tally(before_);
-}
+Uncounted::Uncounted() : before_(std::exchange(dry_counted, false)) {}
+Uncounted::~Uncounted() { dry_counted = before_; }
 
 }  // namespace trainer::planner

@@ -1,6 +1,9 @@
 /// @file Counts the bytes of tensors where they are allocated: what is held now, and the highest since a mark. Host
 /// memory and the meta device (dry runs) are counted by allocators of our own, GPUs by their caching allocator.
 ///
+/// Dry runs have several devices: "meta:0", "meta:1", ... are told apart once the counter is installed. As with other
+/// accelerators a tensor lies where its options say, else on the current device of the thread (c10::DeviceGuard).
+///
 /// Exact: the bytes that were asked for, without rounding. Not counted: mapped files, what a library takes from malloc
 /// itself (thread stacks, some buffers inside kernels), and host tensors made before the counter was installed.
 #pragma once
@@ -10,6 +13,9 @@
 #include <cstdint>
 
 namespace trainer::planner {
+
+/// Most devices of a dry run.
+constexpr int64_t kDryDevices = 64;
 
 /// Starts counting, for the life of the process; again: nothing. Costs an atomic addition for every tensor made or
 /// freed.
@@ -41,26 +47,16 @@ class PeakMark {
   int64_t begin_, outer_peak_;
 };
 
-/// Meta tensors that this thread makes are counted on device "meta:N" as long as it lives.
-class OnDryDevice {
- public:
-  explicit OnDryDevice(int64_t index);
-  ~OnDryDevice();
-  OnDryDevice(const OnDryDevice&) = delete;
-  OnDryDevice& operator=(const OnDryDevice&) = delete;
-
- private:
-  int64_t before_;
-};
-
 /// Meta tensors that this thread makes are not counted as long as it lives: they stand for a mapped file.
 class Uncounted {
  public:
-  Uncounted() : device_(kNowhere) {}
+  Uncounted();
+  ~Uncounted();
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
 
  private:
-  static constexpr int64_t kNowhere = -1;
-  OnDryDevice device_;
+  bool before_;
 };
 
 }  // namespace trainer::planner

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <tuple>
 
 namespace trainer::planner {
@@ -119,6 +120,16 @@ Tensor variance(const Tensor& x, at::OptionalIntArrayRef dims, const std::option
   return at::empty(shape, x.options());
 }
 
+/// LibTorch's own take "meta" for no values to write, but not "meta:1".
+Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, Tensor& out) {
+  const double from = start.toDouble(), to = end.toDouble(), by = step.toDouble();
+  TORCH_CHECK(by != 0 && (to - from) / by >= 0, "arange: the step leads away from the end");
+  return const_cast<Tensor&>(out.resize_({static_cast<int64_t>(std::ceil((to - from) / by))}));
+}
+Tensor& linspace(const at::Scalar&, const at::Scalar&, int64_t steps, Tensor& out) {
+  return const_cast<Tensor&>(out.resize_({steps}));
+}
+
 Tensor addbmm(const Tensor&, const Tensor& a, const Tensor& b, const at::Scalar&, const at::Scalar&) {
   return at::empty({a.size(1), b.size(2)}, a.options());
 }
@@ -189,6 +200,8 @@ void install_shape_kernels() {
     made->impl("var.correction", &variance);
     made->impl("std.correction", &variance);
     made->impl("addbmm", &addbmm);
+    made->impl("arange.start_out", &arange);
+    made->impl("linspace.out", &linspace);
     made->impl("_scaled_mm", &scaled_mm);
     made->impl("_int_mm", &int_mm);
     made->impl("where.self", &where);

@@ -11,7 +11,7 @@ namespace {
 
 class ShapeSource final : public WeightSource {
  public:
-  explicit ShapeSource(std::shared_ptr<WeightSource> file) : file_(std::move(file)) {}
+  ShapeSource(std::shared_ptr<WeightSource> file, at::Device host) : file_(std::move(file)), host_(host) {}
   [[nodiscard]] std::vector<std::string> names() const override { return file_->names(); }
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override { return file_->find(name); }
   [[nodiscard]] at::Tensor read(std::string_view name) override {
@@ -19,19 +19,21 @@ class ShapeSource final : public WeightSource {
     if (info == nullptr)
       throw Error(ExitCode::bad_input, describe() + ": tensor " + quote_name(name) + " is missing", "MODEL_KEYS");
     const Uncounted file;
-    return at::empty(info->shape, at::TensorOptions().dtype(info->dtype).device(at::kMeta));
+    return at::empty(info->shape, at::TensorOptions().dtype(info->dtype).device(host_));
   }
   [[nodiscard]] std::string describe() const override { return file_->describe(); }
   [[nodiscard]] std::string identity() const override { return file_->identity(); }
 
  private:
   std::shared_ptr<WeightSource> file_;
+  at::Device host_;
 };
 
 }  // namespace
 
-std::shared_ptr<WeightSource> shapes_of(std::shared_ptr<WeightSource> file) {
-  return std::make_shared<ShapeSource>(std::move(file));
+std::shared_ptr<WeightSource> shapes_of(std::shared_ptr<WeightSource> file, at::Device host) {
+  install_byte_counter();
+  return std::make_shared<ShapeSource>(std::move(file), host);
 }
 
 }  // namespace trainer::planner

@@ -7,7 +7,8 @@
 
 namespace trainer::planner {
 
-/// Names, dtypes and shapes of `file`; `read` gives meta tensors, which are not counted: they stand for a mapped file.
-std::shared_ptr<WeightSource> shapes_of(std::shared_ptr<WeightSource> file);
+/// Names, dtypes and shapes of `file`; `read` gives tensors on `host`, the dry device that stands for the host's
+/// memory. They are not counted: they stand for a mapped file. Installs the byte counter.
+std::shared_ptr<WeightSource> shapes_of(std::shared_ptr<WeightSource> file, at::Device host = {at::kMeta, 0});
 
 }  // namespace trainer::planner

@@ -1,5 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
+#include <c10/core/DeviceGuard.h>
 #include <train/forward.hpp>
 #include <trainer/sdk/recompute.hpp>
 
@@ -41,9 +42,13 @@ at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& 
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory, const PlacementPlan& plan) {
   const at::NoGradGuard no_grad;
   TORCH_CHECK(plan.blocks.size() == model.blocks().size(), "the plan is of another model");
+  const c10::DeviceGuard guard(plan.prologue);
   Flow flow = model.prologue(moved(inputs, plan.prologue));
-  for (const Stage& stage : stages_of(plan))
+  for (const Stage& stage : stages_of(plan)) {
+    const c10::DeviceGuard here(stage.device);
     flow = run_blocks(model, moved(std::move(flow), stage.device), stage.first, stage.end, memory, nullptr, 0);
+  }
+  const c10::DeviceGuard last(plan.epilogue);
   return model.epilogue(flow);
 }
 

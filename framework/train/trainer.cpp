@@ -49,7 +49,7 @@ Example Trainer::example(int64_t micro) const {
 }
 
 std::vector<at::Tensor> Trainer::accumulate_gradients() {
-  StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}};
+  StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}, parts_.before_step};
   if (parts_.fused != nullptr) inputs.before_backward = [this](const at::Tensor& loss) { parts_.fused->watch(loss); };
   return stages_.run(parts_.data.micro_batches(), inputs, recompute_state_);
 }

@@ -30,6 +30,8 @@ struct Parts {
   optim::FusedBackward* fused = nullptr;
   /// The ranks that train together; `data` gives this rank's share of every step, `placement` runs it.
   distributed::Group* ranks = &distributed::Group::alone();
+  /// Called before every step of the placement's schedule; may be empty.
+  std::function<void(const ScheduleStep& step)> before_step{};
 };
 
 struct StepReport {

@@ -166,9 +166,11 @@ std::vector<NamedTensors> LmEncoder::encode(std::span<const std::string> caption
   if (captions.empty()) return results;
   std::vector<Tokens> tokens;
   const auto width = static_cast<int64_t>(options_.layers.size()) * config_.hidden;
+  // Results are the host's, but in a dry run there is nothing to copy to it.
+  const at::TensorOptions result = at::TensorOptions(dtype_).device(device_.is_meta() ? device_ : at::Device(at::kCPU));
   for (const std::string& caption : captions) {
     tokens.push_back(tokenize_caption(caption, options_.style, *tokenizer_));
-    results.push_back({{"prompt_embeds", at::empty({options_.style.max_tokens, width}, at::TensorOptions(dtype_))}});
+    results.push_back({{"prompt_embeds", at::empty({options_.style.max_tokens, width}, result)}});
   }
   Pass pass = lay_out(tokens, options_);
   embed(pass, model_, device_);

@@ -84,6 +84,18 @@ class Split(RunCase):
         self.assertIn("Less memory", refused.err)
         self.simulated(self.folder / "two", *TWO, env=limited)
 
+    def test_a_budget_is_kept_on_every_device(self):
+        """By devices that have not a byte more, and nothing that is learned changes."""
+        self.train(self.folder / "cpu", **MICRO)
+        for budget in (15, 16):
+            run = self.folder / f"run-{budget}"
+            arguments = self.arguments(run, *TWO, *ENCODERS, **MICRO)
+            limited = {**LIBRARY, "TRAINER_SIM_CAPACITIES": f"{budget}000000,{budget}000000"}
+            told = self.expect(0, ["weights as they are"], *arguments, "--budget", f"{budget}MB", env=limited)
+            self.assertRegex(told.err, r"1\.[12]\d x the time without recomputation")
+            self.assertEqual(self.result(run), self.result(self.folder / "cpu"))
+        self.expect(BAD_RECIPE, "memory.budget: 2MB is too small", *arguments, "--budget", "2MB", env=LIBRARY)
+
     def test_a_value_that_is_not_finite_is_found_in_the_same_place(self):
         extreme = {"optimizer__lr": 1000, "adapter__alpha": 1e38, "train__max_grad_norm": 0}
         told = [

@@ -7,6 +7,7 @@ import atexit
 import json
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -175,6 +176,12 @@ def settings(*pairs, **more):
     """--set arguments."""
     texts = [*pairs, *(f"{key.replace('__', '.')}={value}" for key, value in more.items())]
     return [argument for text in texts for argument in ("--set", text)]
+
+
+def processor_time():
+    """Of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def read_header(path):

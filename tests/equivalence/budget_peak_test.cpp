@@ -109,7 +109,7 @@ TEST_P(BudgetPeak, StaysUnderEveryBudgetAndChangesNothing) {
       {},         false,          1.0,        setting.micro_batches, shape_of(dry.batches(setting))};
   int64_t held = dry.inventory.weight_bytes;
   for (const Parameter* parameter : dry.trained) held += static_cast<int64_t>(parameter->value().nbytes());
-  const train::BudgetCase question{parts, *dry.planned, "none", held, at::kCPU};
+  const train::BudgetCase question{parts, *dry.planned, "none", {held}, at::kCPU};
   const train::BudgetAnswer everything = train::answer_budget(question, int64_t{1} << 40);
   ASSERT_TRUE(everything.plan);
   EXPECT_EQ(everything.plan->recomputed_flops, 0) << "with room for everything nothing is recomputed";

@@ -57,7 +57,7 @@ TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
             "  blocks                 run with            kept, each  recomputed, each\n"
             "  double.0 ... double.2  full_checkpointing  1.0 kB      5.0 GFLOP\n"
             "  single.0               none                250 MB      0 FLOP\n"
-            "  25 % of the forward's and backward's FLOPs are computed again\n");
+            "  a step takes, by its FLOPs, 1.25 x the time without recomputation\n");
   for (const char* text : {"", "[]", "{}", "{\"budget\": \"x\"}"}) {
     try {
       train::parse_plan(text, "run/plan.json");

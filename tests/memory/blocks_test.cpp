@@ -2,6 +2,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/nonzero.h>
+#include <c10/core/DeviceGuard.h>
 #include <gtest/gtest.h>
 #include <trainer/sdk/error.hpp>
 
@@ -112,7 +113,7 @@ TEST(Counter, TellsDryDevicesApart) {
   const auto make = [] { return at::empty({64}, at::TensorOptions(at::kByte).device(at::kMeta)); };
   at::Tensor a = make(), b, c;
   {
-    const planner::OnDryDevice on(3);
+    const c10::DeviceGuard on(at::Device(at::kMeta, 3));
     b = make();
     const planner::Uncounted nowhere;
     c = make();

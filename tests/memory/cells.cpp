@@ -7,6 +7,7 @@
 
 #include <adapter/inject.hpp>
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_source.hpp>
@@ -15,6 +16,7 @@
 #include <support/plugins.hpp>
 #include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
+#include <train/placement/part_costs.hpp>
 #include <train/trainer.hpp>
 #include <utility>
 #include <weights/model_files.hpp>
@@ -39,50 +41,102 @@ train::MemoryStack stack_of(const Cell& cell) {
   return train::MemoryStack(std::move(strategies));
 }
 
-/// A model with what trains it, on one device.
+/// A model with what trains it.
 struct Setup {
   train::MemoryStack memory;
   std::shared_ptr<WeightSource> source;
+  PlacementPlan placement;
+  train::LayerDevices devices;
   std::unique_ptr<Model> model;
   train::Inventory inventory;
   std::unique_ptr<Adapter> adapter;
   std::vector<Parameter*> trained;
   std::unique_ptr<Objective> objective;
-  PlacementPlan placement;
 };
 
-Setup set_up(const Subject& subject, const Cell& cell, at::Device device, Measured& measured) {
+PlacementPlan placed(const PlacementRequest& request) {
+  const std::string name = request.devices.size() == 1 ? "single" : "split";
+  testing::built_plugins().require("placement", name);
+  return testing::built_plugins()
+      .registry()
+      .placements.at(name)
+      .create(testing::options_of("placement", name))
+      ->plan(request);
+}
+
+/// What is held on each of some devices.
+class Held {
+ public:
+  explicit Held(Devices devices) : devices_(devices), before_(devices.size()) { take(); }
+  /// Since the last call, or since construction.
+  std::vector<int64_t> take() {
+    std::vector<int64_t> more;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      more.push_back(since(i));
+      before_[i] += more.back();
+    }
+    return more;
+  }
+  [[nodiscard]] int64_t since(std::size_t device) const {
+    return planner::bytes_in_use(devices_[device]).current - before_[device];
+  }
+
+ private:
+  Devices devices_;
+  std::vector<int64_t> before_;
+};
+
+Setup set_up(const Subject& subject, const Cell& cell, Devices devices, std::vector<Measured>& measured) {
   planner::install_byte_counter();
   Setup setup;
   setup.memory = stack_of(cell);
   testing::built_plugins().require("model", "flux2");
   const ModelComponent& component = testing::built_plugins().registry().models.at("flux2");
-  const auto file = device.is_meta() ? planner::shapes_of(subject.weights) : subject.weights;
+  const auto file = devices.front().is_meta() ? planner::shapes_of(subject.weights) : subject.weights;
   setup.source = component.map_weights(file);
+  const Options none = testing::options_of("model", "flux2");
+  const auto build = [&](train::SourceBuilder& builder) {
+    setup.model = component.create(ModelContext{none, *setup.source, subject.config, builder});
+    setup.inventory = builder.inventory();
+  };
   train::BuildOptions options;
   options.dtype = cell.dtype;
-  options.device = device;
+  options.device = devices.front();
   options.trained = cell.all_parameters;
+  options.headers_only = true;
   options.format = setup.memory.format();
-  const planner::PeakMark load(device);
+  train::SourceBuilder headers(*setup.source, options);
+  build(headers);
+  PlacementRequest request = train::placement_request(*setup.model, setup.inventory, *setup.source, options);
+  request.devices.assign(devices.begin(), devices.end());
+  request.micro_batches = cell.micro_batches;
+  setup.placement = placed(request);
+  setup.devices = train::LayerDevices(*setup.model, setup.placement, "split");
+  options.headers_only = false;
+  options.device_of = [&setup](const std::string& name) { return setup.devices.of(name); };
+  Held held(devices);
+  std::deque<planner::PeakMark> marks;
+  for (const at::Device device : devices) marks.emplace_back(device);
   train::SourceBuilder builder(*setup.source, options);
-  setup.model =
-      component.create(ModelContext{testing::options_of("model", "flux2"), *setup.source, subject.config, builder});
-  setup.inventory = builder.inventory();
-  measured.weights = load.held();
-  measured.load_peak = load.above();
+  setup.inventory = {};
+  build(builder);
+  measured.resize(devices.size());
+  const std::vector<int64_t> weights = held.take();
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    measured[i].weights = weights[i];
+    measured[i].load_peak = marks[i].above();
+  }
   if (cell.all_parameters) {
     setup.trained = train::trained_parameters(setup.inventory);
   } else {
     setup.adapter = testing::lora({{"rank", {int64_t{16}}}});
-    setup.trained = adapter::inject(
-        *setup.adapter, adapter::targeted(*setup.adapter, *setup.model, setup.inventory.linears), kSeed, device);
-    measured.trained = load.held() - measured.weights;
+    setup.trained =
+        adapter::inject(*setup.adapter, adapter::targeted(*setup.adapter, *setup.model, setup.inventory.linears), kSeed,
+                        options.device_of);
+    const std::vector<int64_t> trained = held.take();
+    for (std::size_t i = 0; i < devices.size(); ++i) measured[i].trained = trained[i];
   }
   setup.objective = testing::flow_matching();
-  setup.placement = testing::one_device(setup.model->blocks().size(), cell.micro_batches);
-  setup.placement.prologue = setup.placement.epilogue = device;
-  setup.placement.blocks.assign(setup.placement.blocks.size(), device);
   return setup;
 }
 
@@ -92,15 +146,18 @@ at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
 
 class Samples final : public train::BatchSource {
  public:
-  Samples(const Subject& subject, const Cell& cell, const Size& size) : subject_(subject), cell_(cell), size_(size) {}
+  Samples(const Subject& subject, const Cell& cell, const Size& size, at::Device device)
+      : subject_(subject), cell_(cell), size_(size), device_(device) {}
   [[nodiscard]] int64_t micro_batches() const override { return cell_.micro_batches; }
   Batch batch(int64_t step, int64_t micro) override {
     Batch batch;
     batch.step = static_cast<uint64_t>(step);
     for (int64_t i = 0; i < size_.samples; ++i) batch.sample_keys.push_back(static_cast<uint64_t>(micro * 16 + i));
-    batch.latents = numbers(batch.sample_keys[0], {size_.samples, subject_.channels, 1, size_.height, size_.width});
+    batch.latents =
+        numbers(batch.sample_keys[0], {size_.samples, subject_.channels, 1, size_.height, size_.width}).to(device_);
     batch.conditioning["prompt_embeds"] =
-        numbers(100 + batch.sample_keys[0], {size_.samples, size_.text, subject_.text_width}).to(at::kBFloat16);
+        numbers(100 + batch.sample_keys[0], {size_.samples, size_.text, subject_.text_width})
+            .to(device_, at::kBFloat16);
     return batch;
   }
   [[nodiscard]] std::vector<std::string> files(int64_t, int64_t) const override { return {"memory"}; }
@@ -109,40 +166,16 @@ class Samples final : public train::BatchSource {
   const Subject& subject_;
   const Cell& cell_;
   const Size& size_;
+  at::Device device_;
 };
 
-int64_t held() { return planner::bytes_in_use(at::kCPU).current; }
-
-int64_t gradient_bytes(const std::vector<Parameter*>& trained) {
+int64_t gradient_bytes(const std::vector<Parameter*>& trained, at::Device device) {
   int64_t bytes = 0;
   for (const Parameter* parameter : trained)
-    if (parameter->value().grad().defined()) bytes += static_cast<int64_t>(parameter->value().grad().nbytes());
+    if (parameter->value().grad().defined() && parameter->value().device() == device)
+      bytes += static_cast<int64_t>(parameter->value().grad().nbytes());
   return bytes;
 }
-
-/// Reads the allocator when a backward begins and when the gradients are complete.
-class Watched final : public Objective {
- public:
-  Watched(const Setup& setup, int64_t micro_batches) : setup_(setup), micro_batches_(micro_batches) {}
-  [[nodiscard]] std::vector<std::string> provides() const override { return setup_.objective->provides(); }
-  [[nodiscard]] Example prepare(const Batch& batch, const Model& model, const Random& random) const override {
-    return setup_.objective->prepare(batch, model, random);
-  }
-  [[nodiscard]] at::Tensor loss(const Example& example, const Prediction& predict) const override {
-    at::Tensor loss = setup_.objective->loss(example, predict);
-    loss.register_hook([this](const at::Tensor& grad) {
-      kept = std::max(kept, held() - rest - gradient_bytes(setup_.trained));
-      return grad;
-    });
-    return loss;
-  }
-  int64_t rest = 0;
-  mutable int64_t kept = 0;
-
- private:
-  const Setup& setup_;
-  int64_t micro_batches_;
-};
 
 /// sin-shaped weights, so that nothing overflows.
 at::Tensor wave(std::vector<int64_t> shape, double scale) {
@@ -207,47 +240,73 @@ Subject hundred_million() {
   return {"100M", "", std::make_shared<test::MemorySource>(std::move(tensors)), kChannels, kText};
 }
 
-Measured measure_real(const Subject& subject, const Cell& cell, const Size& size) {
-  Measured measured;
-  Setup setup = set_up(subject, cell, at::kCPU, measured);
-  const int64_t before = held();
+std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices) {
+  std::vector<Measured> measured;
+  Setup setup = set_up(subject, cell, devices, measured);
+  Held held(devices);
   optim::AdamW optimizer(setup.trained, {});
-  measured.step.optimizer = held() - before;
+  const std::vector<int64_t> states = held.take();
   std::optional<optim::Ema> ema;
   if (cell.ema) ema.emplace(setup.trained, 0.99);
-  measured.step.ema = held() - before - measured.step.optimizer;
-  Samples samples(subject, cell, size);
+  const std::vector<int64_t> averages = held.take();
+  Samples samples(subject, cell, size, devices.front());
   const train::KeyedRandom random(kSeed);
-  Watched objective(setup, cell.micro_batches);
   optim::LrSchedule schedule;
   schedule.total_steps = 2;
-  train::Trainer trainer({*setup.model, objective, setup.memory, setup.placement, random, samples, optimizer,
-                          ema ? &*ema : nullptr, schedule, 1.0},
-                         0);
+  train::Parts parts{*setup.model, *setup.objective, setup.memory,          setup.placement, random,
+                     samples,      optimizer,        ema ? &*ema : nullptr, schedule,        1.0};
+  const std::vector<train::Stage> stages = train::stages_of(setup.placement);
+  std::vector<int64_t> kept(devices.size());  // most when a backward begins, beyond what is held between steps
+  parts.before_step = [&](const ScheduleStep& step) {
+    const at::Device device = stages[static_cast<std::size_t>(step.stage)].device;
+    const auto i = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+    if (step.pass == Pass::backward) kept[i] = std::max(kept[i], held.since(i) - gradient_bytes(setup.trained, device));
+  };
+  train::Trainer trainer(std::move(parts), 0);
   trainer.step();
-  objective.rest = held();
-  objective.kept = 0;
-  const planner::PeakMark mark(at::kCPU);
+  held.take();
+  kept.assign(devices.size(), 0);
+  std::deque<planner::PeakMark> marks;
+  for (const at::Device device : devices) marks.emplace_back(device);
   trainer.step();
-  measured.step.kept = objective.kept;
-  measured.step.peak = mark.above();
-  for (const Parameter* parameter : setup.trained)
-    measured.step.gradients += static_cast<int64_t>(parameter->value().nbytes());
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    train::StepBytes& step = measured[i].step;
+    step.optimizer = states[i];
+    step.ema = averages[i];
+    step.kept = kept[i];
+    step.peak = marks[i].above();
+    for (const Parameter* parameter : setup.trained)
+      if (parameter->value().device() == devices[i])
+        step.gradients += static_cast<int64_t>(parameter->value().nbytes());
+  }
   return measured;
 }
 
-Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
-                     std::vector<train::BlockPlan>* blocks) {
-  Measured measured;
-  const Setup setup = set_up(subject, cell, at::kMeta, measured);
+std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, const Size& size, std::size_t devices,
+                                  std::vector<train::BlockPlan>* blocks) {
+  std::vector<at::Device> dry;
+  for (std::size_t i = 0; i < devices; ++i) dry.emplace_back(at::kMeta, static_cast<at::DeviceIndex>(i));
+  std::vector<Measured> measured;
+  const Setup setup = set_up(subject, cell, dry, measured);
   train::BatchShape shape{size.samples,
                           {subject.channels, 1, size.height, size.width},
                           {{"prompt_embeds", at::kBFloat16, {size.text, subject.text_width}}}};
   const train::DryParts parts{*setup.model, *setup.objective, setup.memory, setup.placement,    setup.trained,
                               {},           cell.ema,         1.0,          cell.micro_batches, std::move(shape)};
-  measured.step = train::dry_step(parts);
+  const train::DryStep step = train::dry_step(parts);
+  for (std::size_t i = 0; i < devices; ++i) measured[i].step = step.devices.at(i);
   if (blocks != nullptr) *blocks = train::dry_blocks(parts);
   return measured;
+}
+
+Measured measure_real(const Subject& subject, const Cell& cell, const Size& size) {
+  const at::Device host = at::kCPU;
+  return measure_real(subject, cell, size, Devices(&host, 1)).front();
+}
+
+Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
+                     std::vector<train::BlockPlan>* blocks) {
+  return measure_dry(subject, cell, size, 1, blocks).front();
 }
 
 }  // namespace trainer::memory

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,9 @@ struct Size {
   int64_t height = 6, width = 8, text = 16, samples = 1;
 };
 
-/// What both ways tell.
+using Devices = std::span<const at::Device>;
+
+/// What both ways tell of a device.
 struct Measured {
   int64_t weights = 0, load_peak = 0, trained = 0;  ///< model; highest while it was built; adapter parameters
   train::StepBytes step;
@@ -51,5 +54,11 @@ Measured measure_real(const Subject& subject, const Cell& cell, const Size& size
 /// `blocks`, when given, is filled with what each block costs.
 Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
                      std::vector<train::BlockPlan>* blocks = nullptr);
+
+/// The same split over several devices, as the split placement does it by default: on those that are named, or on as
+/// many dry ones.
+std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices);
+std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, const Size& size, std::size_t devices,
+                                  std::vector<train::BlockPlan>* blocks = nullptr);
 
 }  // namespace trainer::memory

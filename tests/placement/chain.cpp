@@ -85,6 +85,7 @@ std::vector<at::Tensor> run_step(const ChainSizes& sizes, const PlacementPlan& p
                                     example.targets["y"] = numbers(50 + key, {sizes.tokens, sizes.width});
                                     return example;
                                   },
+                                  {},
                                   {}};
   executor.run(micro_batches, inputs, verified);  // the first run of a recomputed block is verified: other work
   for (Parameter* parameter : model.trained()) parameter->value().mutable_grad().reset();

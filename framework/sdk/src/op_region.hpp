@@ -9,7 +9,6 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
-#include <trainer/sdk/error.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include <functional>
@@ -19,11 +18,6 @@
 #include <vector>
 
 namespace trainer::recompute {
-
-/// A replay made other heavy calls than its forward.
-struct OtherCalls : Error {
-  explicit OtherCalls(const std::string& message) : Error(ExitCode::failed, message) {}
-};
 
 enum class Poison { none, nan, positive, negative };
 

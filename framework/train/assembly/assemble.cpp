@@ -41,21 +41,24 @@ distributed::Share share_among(const recipe::Recipe& recipe, const distributed::
   }
 }
 
-/// For plans: every text is as long as an encoder takes, and no vocabulary is read.
+/// The host has one memory, whatever index it is called by.
+bool is_same(at::Device a, at::Device b) { return a == b || (a.is_cpu() && b.is_cpu()); }
+
+/// Every text has as many tokens, and no vocabulary is read.
 class LongestText final : public Tokenizer {
  public:
-  explicit LongestText(const Options& options) {
-    const auto it = options.values().find("max_tokens");
-    if (it != options.values().end() && it->second.get_if<int64_t>() != nullptr)
-      tokens_ = *it->second.get_if<int64_t>();
-  }
+  explicit LongestText(std::optional<int64_t> tokens) : tokens_(tokens) {}
   [[nodiscard]] std::vector<int64_t> encode(std::string_view) const override {
-    return std::vector<int64_t>(static_cast<std::size_t>(tokens_), 0);
+    guessed_ = !tokens_;
+    return std::vector<int64_t>(static_cast<std::size_t>(tokens_.value_or(kUsualTokens)), 0);
   }
   [[nodiscard]] std::optional<int64_t> id(std::string_view) const override { return 0; }
+  [[nodiscard]] bool guessed() const { return guessed_; }
 
  private:
-  int64_t tokens_ = 512;
+  static constexpr int64_t kUsualTokens = 512;
+  std::optional<int64_t> tokens_;
+  mutable bool guessed_ = false;
 };
 
 }  // namespace
@@ -80,19 +83,44 @@ Assembly::Assembly(const Request& request, Use use, const distributed::Place& pl
                          {.paths_must_exist = use == Use::run});
   devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
   share_ = share_among(recipe_, place);
-  if (use_ == Use::plan) return;
-  std::vector<std::string> all = recipe_.placement.devices;
+  if (use_ != Use::plan) {
+    open_devices(named_devices(), request);
+    devices_ = devices_of_process(devices_, devices_.size(), place);
+  }
+  note_memories();
+}
+
+std::vector<at::Device> Assembly::named_devices() const {
+  std::vector<std::string> names = recipe_.placement.devices;
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
-    if (!encoder->device.empty()) all.push_back(encoder->device);
-  open_devices(parse_devices(all, recipe_.placement.position.text() + ": placement.devices"), request);
-  devices_ = devices_of_process(devices_, devices_.size(), place);
+    if (!encoder->device.empty()) names.push_back(encoder->device);
+  return parse_devices(names, recipe_.placement.position.text() + ": placement.devices");
+}
+
+void Assembly::note_memories() {
+  const auto add = [this](at::Device device) {
+    if (std::none_of(memories_.begin(), memories_.end(), [&](at::Device other) { return is_same(device, other); }))
+      memories_.push_back(device);
+  };
+  for (const at::Device device : devices_) add(device);
+  for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder}) add(device_of(*encoder));
+  add(at::kCPU);
+}
+
+at::Device Assembly::dry(at::Device device) const {
+  const auto found =
+      std::find_if(memories_.begin(), memories_.end(), [&](at::Device one) { return is_same(one, device); });
+  return {at::kMeta, static_cast<at::DeviceIndex>(found - memories_.begin())};
+}
+
+PlacementPlan Assembly::on_dry_devices(PlacementPlan plan) const {
+  plan.prologue = dry(plan.prologue);
+  plan.epilogue = dry(plan.epilogue);
+  for (at::Device& device : plan.blocks) device = dry(device);
+  return plan;
 }
 
 bool Assembly::on_shapes(ModelUse use) const { return use_ == Use::plan || use == ModelUse::dry; }
-
-std::shared_ptr<WeightSource> Assembly::readable(std::shared_ptr<WeightSource> file) const {
-  return use_ == Use::plan && file != nullptr ? planner::shapes_of(std::move(file)) : file;
-}
 
 std::shared_ptr<WeightSource> Assembly::text_encoder_weights() {
   if (recipe_.text_encoder.path.empty()) return nullptr;
@@ -106,31 +134,50 @@ std::shared_ptr<text::SdkTokenizer> Assembly::tokenizer() {
   return text::SdkTokenizer::load(recipe_.text_encoder.tokenizer);
 }
 
-EncoderContext Assembly::encoder_context(const recipe::Component& component,
-                                         std::shared_ptr<WeightSource> files) const {
+EncoderContext Assembly::encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files,
+                                         bool on_shapes) const {
   const std::string config = files ? config_of(dynamic_cast<const weights::ModelFiles&>(*files)) : "";
-  EncoderContext context{component.options, readable(std::move(files)), config, nullptr};
+  const at::Device device = device_of(component);
+  if (on_shapes && files != nullptr) files = planner::shapes_of(std::move(files), dry(at::kCPU));
+  EncoderContext context{component.options, std::move(files), config, nullptr};
   context.dtype = dtype_of(component.dtype);
-  context.device = use_ == Use::plan ? at::Device(at::kMeta) : device_of(component);
+  context.device = on_shapes ? dry(device) : device;
   return context;
 }
 
+std::unique_ptr<TextEncoder> Assembly::create_text_encoder(const EncoderContext& context) {
+  const std::string& kind = recipe_.text_encoder.kind;
+  return plugin::guard(kind, "create",
+                       [&] { return loader_.registry().text_encoders.find(kind)->second.create(context); });
+}
+
 std::unique_ptr<TextEncoder> Assembly::text_encoder() {
-  const recipe::Component& component = recipe_.text_encoder;
-  loader_.require("text_encoder", component.kind);
-  EncoderContext context = encoder_context(component, text_encoder_weights());
-  if (use_ == Use::plan)
-    context.tokenizer = std::make_shared<LongestText>(component.options);
-  else
-    context.tokenizer = tokenizer();
-  return plugin::guard(component.kind, "create",
-                       [&] { return loader_.registry().text_encoders.find(component.kind)->second.create(context); });
+  if (use_ == Use::plan) return dry_text_encoder().encoder;
+  loader_.require("text_encoder", recipe_.text_encoder.kind);
+  EncoderContext context = encoder_context(recipe_.text_encoder, text_encoder_weights(), /*on_shapes=*/false);
+  context.tokenizer = tokenizer();
+  return create_text_encoder(context);
+}
+
+std::optional<int64_t> Assembly::longest_text() const {
+  const Table& values = recipe_.text_encoder.options.values();
+  const auto it = values.find("max_tokens");
+  if (it == values.end() || it->second.get_if<int64_t>() == nullptr) return std::nullopt;
+  return *it->second.get_if<int64_t>();
+}
+
+Assembly::DryEncoder Assembly::dry_text_encoder() {
+  loader_.require("text_encoder", recipe_.text_encoder.kind);
+  EncoderContext context = encoder_context(recipe_.text_encoder, text_encoder_weights(), /*on_shapes=*/true);
+  const auto texts = std::make_shared<LongestText>(longest_text());
+  context.tokenizer = texts;
+  return {create_text_encoder(context), [texts] { return texts->guessed(); }};
 }
 
 std::unique_ptr<Autoencoder> Assembly::autoencoder() {
   const recipe::Component& component = recipe_.autoencoder;
   loader_.require("autoencoder", component.kind);
-  const EncoderContext context = encoder_context(component, autoencoder_weights());
+  const EncoderContext context = encoder_context(component, autoencoder_weights(), use_ == Use::plan);
   return plugin::guard(component.kind, "create",
                        [&] { return loader_.registry().autoencoders.find(component.kind)->second.create(context); });
 }
@@ -205,12 +252,12 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
   LoadedModel loaded;
   loaded.memory = std::move(memory);
   const auto files = open_files(component.path, "transformer");
-  loaded.source = on_shapes(use) ? planner::shapes_of(files) : files;
+  loaded.source = on_shapes(use) ? planner::shapes_of(files, dry(at::kCPU)) : files;
   if (offered.map_weights != nullptr)
     loaded.source = plugin::guard(component.kind, "map_weights", [&] { return offered.map_weights(loaded.source); });
   BuildOptions options;
   options.dtype = dtype_of(component.dtype);
-  options.device = on_shapes(use) ? at::Device(at::kMeta) : devices_.front();
+  options.device = on_shapes(use) ? dry(devices_.front()) : devices_.front();
   options.trained = (use == ModelUse::train || use == ModelUse::dry) && !recipe_.adapter;
   options.headers_only = true;
   options.format = loaded.memory.format();
@@ -227,16 +274,11 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
   request.devices = devices_;
   request.micro_batches = share_.micro_batches;
   loaded.parts = request;
-  loaded.placement = plan_placement(request);
-  if (on_shapes(use)) {
-    loaded.placement.prologue = loaded.placement.epilogue = at::kMeta;
-    loaded.placement.blocks.assign(loaded.placement.blocks.size(), at::kMeta);
-    loaded.placement.schedule.clear();
-    for (int64_t micro = 0; micro < request.micro_batches; ++micro)
-      for (const Pass pass : {Pass::forward, Pass::backward}) loaded.placement.schedule.push_back({pass, 0, micro});
-  }
-  loaded.devices = LayerDevices(*loaded.model, loaded.placement, recipe_.placement.kind);
   loaded.inventory = headers.inventory();
+  if (use == ModelUse::outline) return loaded;
+  loaded.placement = plan_placement(request);
+  if (on_shapes(use)) loaded.placement = on_dry_devices(std::move(loaded.placement));
+  loaded.devices = LayerDevices(*loaded.model, loaded.placement, recipe_.placement.kind);
   if (use != ModelUse::inspect) {
     options.headers_only = false;
     options.device = loaded.placement.prologue;

@@ -14,6 +14,7 @@
 #include <train/planning/budget_plan.hpp>
 #include <trainer/sdk/encoders.hpp>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -37,17 +38,18 @@ struct LoadedModel {
 
 /// How much of a model is needed.
 enum class ModelUse {
-  inspect,  ///< headers only: names, shapes, adapter targets
+  outline,  ///< headers only, and placed nowhere: what the model is and takes
+  inspect,  ///< headers only: names, shapes, adapter targets, placement
   sample,   ///< frozen, no adapter
   train,    ///< adapter attached, or all parameters trained
-  dry,      ///< as train, on the meta device: shapes only, no weight is read
+  dry,      ///< as train, on dry devices: shapes only, no weight is read
 };
 
 /// The recipe's world: its components, made on demand. One per process.
 class Assembly {
  public:
   /// What it is for. `prove` needs neither data nor encoders: their files may be missing until they are asked for.
-  /// `plan` neither, reads headers only, puts everything on the meta device and needs no GPU.
+  /// `plan` neither, reads headers only, puts everything on dry devices and needs no GPU.
   enum class Use { run, prove, plan };
   /// Loads the recipe and the manifests, opens devices; opens no plugin yet. `place`: of this process among those that
   /// train together; it decides its devices and its share of every step. Throws Error (bad_recipe) when the batch
@@ -56,11 +58,26 @@ class Assembly {
 
   [[nodiscard]] const recipe::Recipe& recipe() const { return recipe_; }
   [[nodiscard]] const std::vector<at::Device>& devices() const { return devices_; }
+  /// All that hold something of a run: the placement's devices, those of encoders, and the host. The i-th is "meta:i"
+  /// in dry runs.
+  [[nodiscard]] const std::vector<at::Device>& memories() const { return memories_; }
+  /// The dry device that stands for one of them.
+  [[nodiscard]] at::Device dry(at::Device device) const;
   plugin::Loader& loader() { return loader_; }
   /// What this process does of every step.
   [[nodiscard]] const distributed::Share& share() const { return share_; }
 
+  /// The device of an encoder: its own, or the first of the placement.
+  [[nodiscard]] at::Device device_of(const recipe::Component& encoder) const;
   std::unique_ptr<TextEncoder> text_encoder();
+  /// On shapes alone, for texts as long as it takes.
+  struct DryEncoder {
+    std::unique_ptr<TextEncoder> encoder;
+    std::function<bool()> length_guessed;  ///< whether it asked for tokens though no option says how many
+  };
+  DryEncoder dry_text_encoder();
+  /// The option of the text encoder that bounds a text, by the name that our encoders have for it.
+  [[nodiscard]] std::optional<int64_t> longest_text() const;
   std::unique_ptr<Autoencoder> autoencoder();
   /// What the encoders read, for cache keys; opened without loading data. Null for an encoder that reads nothing.
   std::shared_ptr<WeightSource> text_encoder_weights();
@@ -88,16 +105,18 @@ class Assembly {
   std::unique_ptr<MemoryStrategy> memory_strategy(const recipe::Component& component);
   MemoryStack memory_stack(const std::vector<std::string>& names);
   MemoryStack planned_stack(const BudgetPlan& plan);
-  /// The device of an encoder: its own, or the first of the placement.
-  [[nodiscard]] at::Device device_of(const recipe::Component& component) const;
-  EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files) const;
+  EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files,
+                                 bool dry) const;
+  std::unique_ptr<TextEncoder> create_text_encoder(const EncoderContext& context);
   std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
+  /// All that the recipe names.
+  [[nodiscard]] std::vector<at::Device> named_devices() const;
+  void note_memories();
   PlacementPlan plan_placement(const PlacementRequest& request);
+  [[nodiscard]] PlacementPlan on_dry_devices(PlacementPlan plan) const;
   /// The recipe's adapter for a model with these layers, not attached; with the values of its file where it has one.
   std::unique_ptr<Adapter> adapter(const LoraFamily& family, std::span<const Linear> layers);
   void attach_adapter(LoadedModel& loaded, ModelUse use);
-  /// The file itself or, for a plan, its shapes.
-  [[nodiscard]] std::shared_ptr<WeightSource> readable(std::shared_ptr<WeightSource> file) const;
   [[nodiscard]] bool on_shapes(ModelUse use) const;
 
   Use use_;
@@ -105,7 +124,7 @@ class Assembly {
   plugin::Loader loader_;
   distributed::Place place_;
   distributed::Share share_;
-  std::vector<at::Device> devices_;
+  std::vector<at::Device> devices_, memories_;
   std::optional<BudgetPlan> plan_;
 };
 

@@ -19,6 +19,7 @@ Request parse_request(const std::string& text) {
   request.values = json.value("values", false);
   request.prompts = json.value("prompts", std::vector<std::string>{});
   request.random_weights = json.value("random_weights", false);
+  request.tflops = json.value("tflops", std::vector<double>{});
   request.json = json.value("json", false);
   request.quiet = json.value("quiet", false);
   request.libtorch = json.at("libtorch").get<std::string>();

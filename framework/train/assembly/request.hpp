@@ -22,6 +22,7 @@ struct Request {
   bool force = false;                  ///< of export
   bool values = false;                 ///< of inspect: read all values, however large the file
   bool random_weights = false;         ///< of prove
+  std::vector<double> tflops{};        ///< of plan: what the devices compute in a second, in 1e12
   bool json = false, quiet = false;
   std::filesystem::path libtorch, images;
   std::vector<plugin::SearchFolder> plugins;

@@ -144,7 +144,7 @@ int command_check(const Request& request) {
     });
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
   findings.part("data", [&] { return check_data(recipe, factor, request, largest); });
-  if (largest.width > 0)
+  if (largest.width > 0 || !recipe.pictures())
     findings.part("memory", [&] { return check_memory(assembly, foretold_shape(assembly, largest, factor)); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
   findings.part("disk", [&] { return check_disk(recipe); });

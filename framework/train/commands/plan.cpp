@@ -5,8 +5,9 @@
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
 
+#include <algorithm>
 #include <cstdio>
-#include <map>
+#include <functional>
 
 namespace trainer::train {
 namespace {
@@ -37,6 +38,7 @@ std::vector<Group> grouped(const std::vector<BlockPlan>& blocks) {
 
 Json json_of(const DevicePlan& device) {
   return {{"device", device.device},
+          {"parts", device.parts},
           {"weights", device.weights},
           {"adapter", device.adapter},
           {"gradients", device.step.gradients},
@@ -44,7 +46,28 @@ Json json_of(const DevicePlan& device) {
           {"ema", device.step.ema},
           {"kept_activations", device.step.kept},
           {"transient", device.step.transient()},
-          {"total", device.total()}};
+          {"total", device.total()},
+          {"step_flops", device.flops},
+          {"busy", device.busy}};
+}
+
+Json json_of(const PhasePlan& phase, const Plan& plan) {
+  Json json{{"name", phase.name}, {"device", nullptr}, {"bytes", nullptr}, {"host", phase.host}, {"note", phase.note}};
+  if (!phase.bytes) return json;
+  int64_t most = 0;
+  for (std::size_t i = 0; i < plan.memories.size(); ++i) {
+    json["bytes"][plan.memories[i]] = (*phase.bytes)[i];
+    if (i < plan.devices.size()) most = std::max(most, (*phase.bytes)[i]);
+  }
+  json["device"] = most;  // the fullest of those that train
+  return json;
+}
+
+Json json_of(const StepTime& time) {
+  Json json{{"serial_over_step", time.makespan > 0 ? time.serial / time.makespan : 1},
+            {"over_no_recomputation", time.plain}};
+  json[time.seconds ? "seconds" : "flops"] = time.makespan;
+  return json;
 }
 
 Json json_of(const Group& group) {
@@ -64,34 +87,63 @@ Json json_of(const Group& group) {
 
 void print_json(const Plan& plan) {
   Json json{{"model", plan.model},     {"batch", plan.batch},     {"devices", Json::array()},
-            {"phases", Json::array()}, {"blocks", Json::array()}, {"ram", plan.ram()}};
+            {"phases", Json::array()}, {"blocks", Json::array()}, {"step", json_of(plan.time)},
+            {"ram", plan.ram()}};
   for (const DevicePlan& device : plan.devices) json["devices"].push_back(json_of(device));
-  for (const PhasePlan& phase : plan.phases)
-    json["phases"].push_back({{"name", phase.name},
-                              {"device", phase.device ? Json(*phase.device) : Json()},
-                              {"host", phase.host},
-                              {"note", phase.note}});
+  for (const PhasePlan& phase : plan.phases) json["phases"].push_back(json_of(phase, plan));
   for (const Group& group : grouped(plan.blocks)) json["blocks"].push_back(json_of(group));
   std::printf("%s\n", json.dump(2).c_str());
 }
 
-void print_device(const DevicePlan& device) {
-  const std::pair<const char*, int64_t> rows[] = {{"weights", device.weights},
-                                                  {"adapter", device.adapter},
-                                                  {"optimizer", device.step.optimizer},
-                                                  {"average (EMA)", device.step.ema},
-                                                  {"gradients", device.step.gradients},
-                                                  {"kept activations", device.step.kept},
-                                                  {"transient", device.step.transient()},
-                                                  {"total", device.total()}};
-  std::printf("\n%s, training\n", device.device.c_str());
-  for (const auto& [name, bytes] : rows)
-    if (bytes != 0) std::printf("  %-18s %10s\n", name, text_of(bytes).c_str());
+/// One line of a table with a column for each device.
+void print_row(const std::string& name, const std::vector<std::string>& cells, const std::string& note = "") {
+  std::string line = "  " + name + std::string(name.size() < 19 ? 19 - name.size() : 1, ' ');
+  for (const std::string& cell : cells) line += std::string(cell.size() < 11 ? 11 - cell.size() : 1, ' ') + cell;
+  std::printf("%s%s%s\n", line.c_str(), note.empty() ? "" : "  ", note.c_str());
 }
 
-void print_text(const Plan& plan) {
-  std::printf("%s\n%s\n", plan.model.c_str(), plan.batch.c_str());
-  for (const DevicePlan& device : plan.devices) print_device(device);
+void print_devices(const Plan& plan) {
+  std::printf("\n");
+  std::vector<std::string> names;
+  for (const DevicePlan& device : plan.devices) names.push_back(device.device);
+  print_row("training", names);
+  const auto row = [&](const char* name, const std::function<int64_t(const DevicePlan&)>& bytes) {
+    std::vector<std::string> cells;
+    int64_t most = 0;
+    for (const DevicePlan& device : plan.devices) {
+      cells.push_back(text_of(bytes(device)));
+      most = std::max(most, bytes(device));
+    }
+    if (most > 0) print_row(name, cells);
+  };
+  row("weights", [](const DevicePlan& device) { return device.weights; });
+  row("adapter", [](const DevicePlan& device) { return device.adapter; });
+  row("optimizer", [](const DevicePlan& device) { return device.step.optimizer; });
+  row("average (EMA)", [](const DevicePlan& device) { return device.step.ema; });
+  row("gradients", [](const DevicePlan& device) { return device.step.gradients; });
+  row("kept activations", [](const DevicePlan& device) { return device.step.kept; });
+  row("transient", [](const DevicePlan& device) { return device.step.transient(); });
+  row("total", [](const DevicePlan& device) { return device.total(); });
+}
+
+/// What each device computes, and how long a step takes.
+void print_time(const Plan& plan) {
+  char text[160];
+  std::printf("\n");
+  for (const DevicePlan& device : plan.devices) {
+    std::snprintf(text, sizeof text, "%.3f TFLOP a step, busy %.0f %%", device.flops / 1e12, 100 * device.busy);
+    std::printf("  %-18s %s: %s\n", device.device.c_str(), text, device.parts.c_str());
+  }
+  const StepTime& time = plan.time;
+  const char* form = time.seconds ? "%.3g s" : "as long as %.3f TFLOP take";
+  std::snprintf(text, sizeof text, form, time.seconds ? time.makespan : time.makespan / 1e12);
+  std::printf("a step, by its FLOPs: %s", text);
+  if (time.makespan > 0 && plan.devices.size() > 1)
+    std::printf(", %.2f x as fast as one device after the other", time.serial / time.makespan);
+  std::printf("; %.2f x the time without recomputation\n", time.plain);
+}
+
+void print_blocks(const Plan& plan) {
   std::printf("\nblocks               kept each  backward peak  forward    recomputed  backward (TFLOP each)\n");
   for (const Group& group : grouped(plan.blocks)) {
     const planner::BlockCost& cost = group.block->cost;
@@ -100,11 +152,21 @@ void print_text(const Plan& plan) {
                 text_of(cost.backward_peak).c_str(), cost.forward_flops / 1e12, cost.recomputed_flops / 1e12,
                 cost.backward_flops / 1e12);
   }
-  std::printf("\nphases, at most\n");
-  for (const PhasePlan& phase : plan.phases)
-    std::printf("  %-18s %10s  %s\n", phase.name.c_str(), phase.device ? text_of(*phase.device).c_str() : "not known",
-                phase.note.c_str());
-  std::printf("\nRAM, at most         %10s, the program itself included; weight files are mapped and not counted\n",
+}
+
+void print_text(const Plan& plan) {
+  std::printf("%s\n%s\n", plan.model.c_str(), plan.batch.c_str());
+  print_devices(plan);
+  print_time(plan);
+  print_blocks(plan);
+  std::printf("\n");
+  print_row("phases, at most", plan.memories);
+  for (const PhasePlan& phase : plan.phases) {
+    std::vector<std::string> cells(plan.memories.size(), "not known");
+    for (std::size_t i = 0; phase.bytes && i < cells.size(); ++i) cells[i] = text_of((*phase.bytes)[i]);
+    print_row(phase.name, cells, phase.note);
+  }
+  std::printf("\n  %-18s %11s  the program itself included; weight files are mapped and not counted\n", "RAM, at most",
               text_of(plan.ram()).c_str());
 }
 
@@ -126,12 +188,25 @@ void choose_strategies(Assembly& assembly, bool quiet) {
   if (!quiet) std::printf("%s\n", describe(chosen).c_str());
 }
 
+/// FLOPs a second of the devices from --tflops.
+std::vector<double> speeds_of(const Request& request, std::size_t devices) {
+  std::vector<double> speeds = request.tflops;
+  if (speeds.size() > 1 && speeds.size() != devices)
+    throw Error(ExitCode::usage, "--tflops: " + std::to_string(speeds.size()) + " numbers for " +
+                                     std::to_string(devices) + " device(s); give one for all or one for each");
+  for (double& speed : speeds) {
+    if (!(speed > 0)) throw Error(ExitCode::usage, "--tflops: a device does more than 0 TFLOP a second");
+    speed *= 1e12;
+  }
+  return speeds;
+}
+
 }  // namespace
 
 int command_plan(const Request& request) {
   Assembly assembly(request, Assembly::Use::plan);
   choose_strategies(assembly, request.json);
-  const Plan plan = make_plan(assembly);
+  const Plan plan = make_plan(assembly, speeds_of(request, assembly.devices().size()));
   if (request.json)
     print_json(plan);
   else

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
+#include <tuple>
 
 namespace trainer::train {
 namespace {
@@ -37,13 +37,15 @@ DeviceShare& share_of(std::vector<DeviceShare>& shares, at::Device device) {
   return share;
 }
 
-/// When the schedule ends if every device works in its order and each step waits for what it needs.
-double makespan_of(const PlacementPlan& plan, const std::vector<Stage>& stages, const std::vector<double>& flops,
-                   double backward) {
+}  // namespace
+
+Timeline timeline_of(const PlacementPlan& plan, std::span<const double> seconds) {
+  Timeline timeline;
+  const std::vector<Stage> stages = stages_of(plan);
   std::map<std::string, double> free;                              // by device
   std::map<std::tuple<Pass, std::size_t, int64_t>, double> ended;  // forwards and backwards
-  double latest = 0;
-  for (const ScheduleStep& step : plan.schedule) {
+  for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
+    const ScheduleStep& step = plan.schedule[i];
     const auto s = static_cast<std::size_t>(step.stage);
     double& device = free[stages[s].device.str()];
     double start = device;
@@ -52,14 +54,14 @@ double makespan_of(const PlacementPlan& plan, const std::vector<Stage>& stages, 
     };
     if (step.pass == Pass::forward && s > 0) after(Pass::forward, s - 1);
     if (step.pass == Pass::backward && s + 1 < stages.size()) after(Pass::backward, s + 1);
-    device = start + flops[s] * (step.pass == Pass::forward ? 1 : backward);
+    device = start + seconds[i];
     ended[{step.pass, s, step.micro_batch}] = device;
-    latest = std::max(latest, device);
+    timeline.makespan = std::max(timeline.makespan, device);
+    timeline.serial += seconds[i];
+    timeline.working[stages[s].device.str()] += seconds[i];
   }
-  return latest;
+  return timeline;
 }
-
-}  // namespace
 
 PlacementReport report_placement(const PlacementPlan& plan, const PlacementRequest& request, double backward) {
   PlacementReport report;
@@ -73,12 +75,13 @@ PlacementReport report_placement(const PlacementPlan& plan, const PlacementReque
     share.weight_bytes += sum.weight_bytes;
     share.flops += sum.flops;
   }
-  report.makespan = makespan_of(plan, stages, flops, backward);
-  const double passes = static_cast<double>(request.micro_batches) * (1 + backward);
-  for (DeviceShare& share : report.devices) {
-    share.busy = report.makespan > 0 ? share.flops * passes / report.makespan : 0;
-    report.serial += share.flops * passes;
-  }
+  std::vector<double> work;
+  for (const ScheduleStep& step : plan.schedule)
+    work.push_back(flops[static_cast<std::size_t>(step.stage)] * (step.pass == Pass::forward ? 1 : backward));
+  const Timeline timeline = timeline_of(plan, work);
+  report.makespan = timeline.makespan;
+  report.serial = timeline.serial;
+  for (DeviceShare& share : report.devices) share.busy = timeline.busy(share.device);
   return report;
 }
 

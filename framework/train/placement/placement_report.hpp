@@ -4,10 +4,26 @@
 
 #include <train/placement/stages.hpp>
 
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace trainer::train {
+
+/// A schedule whose every device works in its order and whose every step waits for what it needs; copies are free.
+struct Timeline {
+  double makespan = 0, serial = 0;        ///< when the last step ends; the same work one step after the other
+  std::map<std::string, double> working;  ///< by device
+  /// Share of the makespan in which the device works.
+  [[nodiscard]] double busy(at::Device device) const {
+    const auto it = working.find(device.str());
+    return it == working.end() || makespan <= 0 ? 0 : it->second / makespan;
+  }
+};
+
+/// `seconds` (or any other unit) that each step of the plan's schedule takes, in its order.
+Timeline timeline_of(const PlacementPlan& plan, std::span<const double> seconds);
 
 struct DeviceShare {
   at::Device device = at::kCPU;

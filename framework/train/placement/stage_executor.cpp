@@ -209,7 +209,10 @@ StageExecutor::StageExecutor(StageExecutor&&) noexcept = default;
 std::vector<at::Tensor> StageExecutor::run(int64_t micro_batches, const StageInputs& inputs, RecomputeState& state) {
   const OneHostThread one_thread;
   Step step(*this, static_cast<std::size_t>(micro_batches), inputs, state);
-  for (const ScheduleStep& task : plan_.schedule) step.run(task);
+  for (const ScheduleStep& task : plan_.schedule) {
+    if (inputs.before_step) inputs.before_step(task);
+    step.run(task);
+  }
   return step.losses();
 }
 

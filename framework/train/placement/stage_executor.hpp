@@ -25,6 +25,8 @@ struct StageInputs {
   std::function<Example(int64_t micro)> example;
   /// Called with the loss (detached) right before the backward of each micro-batch begins; may be empty.
   std::function<void(const at::Tensor& loss)> before_backward;
+  /// Called before every step of the schedule; may be empty.
+  std::function<void(const ScheduleStep& step)> before_step;
 };
 
 class StageExecutor {

@@ -8,7 +8,9 @@
 namespace trainer::train {
 namespace {
 
-bool have_streams(at::Device from, at::Device to) { return from.type() == to.type() && !from.is_cpu(); }
+bool have_streams(at::Device from, at::Device to) {
+  return from.type() == to.type() && !from.is_cpu() && !from.is_meta();
+}
 
 }  // namespace
 

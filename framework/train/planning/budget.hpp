@@ -15,7 +15,7 @@ struct BudgetCase {
   const DryParts& parts;             ///< its memory stack is not used: blocks are run as `planned` says
   PlannedRecompute& planned;         ///< set to the chosen ways
   std::string format;                ///< "none" or a candidate's label
-  int64_t held = 0;                  ///< bytes of weights and adapter
+  std::vector<int64_t> held;         ///< bytes of weights and adapter on each dry device
   at::DeviceType device = at::kCPU;  ///< the run's
 };
 
@@ -25,9 +25,10 @@ struct BudgetAnswer {
   int64_t smallest = 0;            ///< smallest budget that works
 };
 
-/// The first step verifies every block and looks for dead values, which later steps do not; it is counted too. The
-/// plan is tried in a dry step, and chosen again with less room where that needs more than the sum of the blocks says.
-/// Leaves `planned` set to the plan.
+/// Every device keeps the budget by itself: its blocks are chosen without regard to the others', for as many
+/// micro-batches as the schedule has under way there. The first step verifies every block and looks for dead values,
+/// which later steps do not; it is counted too. The plan is tried in a dry step, and chosen again with less room where
+/// that needs more than the sum of the blocks says. Leaves `planned` set to the plan.
 BudgetAnswer answer_budget(const BudgetCase& question, int64_t budget);
 
 /// Every block run in one way.

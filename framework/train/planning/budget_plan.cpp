@@ -59,9 +59,9 @@ std::string describe(const BudgetPlan& plan) {
                     format_flops(plan.blocks[end - 1].recomputed_flops)});
     i = end;
   }
-  std::array<char, 96> more{};
-  std::snprintf(more.data(), more.size(), "%.0f %% of the forward's and backward's FLOPs are computed again",
-                plan.flops > 0 ? 100 * plan.recomputed_flops / plan.flops : 0);
+  std::array<char, 128> more{};
+  std::snprintf(more.data(), more.size(), "a step takes, by its FLOPs, %.2f x the time without recomputation",
+                plan.flops > 0 ? 1 + plan.recomputed_flops / plan.flops : 1);
   const std::string weights = plan.format == "none" ? "weights as they are" : "weights packed by " + plan.format;
   return "plan for memory.budget = " + bytes(plan.budget) + ": predicted peak " + bytes(plan.peak) + ", " + weights +
          "\n" + aligned(rows) + "  " + more.data() + "\n";
@@ -104,11 +104,15 @@ BudgetPlan parse_plan(const std::string& text, const std::string& file) {
 
 std::string table(const std::vector<WayRow>& rows) {
   std::vector<std::vector<std::string>> cells{
-      {"block type", "blocks", "run with", "kept, each", "recomputed, each", "operations kept"}};
-  for (const WayRow& row : rows)
+      {"block type", "blocks", "run with", "kept, each", "recomputed, each", "time", "operations kept"}};
+  for (const WayRow& row : rows) {
+    std::array<char, 32> time{};
+    const double plain = row.cost.forward_flops + row.cost.backward_flops;
+    std::snprintf(time.data(), time.size(), "%.2f x", plain > 0 ? 1 + row.cost.recomputed_flops / plain : 1);
     cells.push_back({row.type, std::to_string(row.blocks), row.way, bytes(row.cost.kept),
                      format_flops(row.cost.recomputed_flops) + " of " + format_flops(row.cost.forward_flops),
-                     join(row.cost.kept_ops)});
+                     time.data(), join(row.cost.kept_ops)});
+  }
   return aligned(cells);
 }
 

@@ -35,8 +35,8 @@ std::string to_json(const BudgetPlan& plan);
 /// Throws Error (bad_input) naming `file` when the text is no plan.
 BudgetPlan parse_plan(const std::string& text, const std::string& file);
 
-/// One row for each block type and each way of running it that occurs: operations kept, bytes kept and FLOPs recomputed
-/// a block.
+/// One row for each block type and each way of running it that occurs: operations kept, bytes kept, FLOPs recomputed,
+/// and time by FLOPs in relation to the plain run, a block.
 struct WayRow {
   std::string type, way;
   int64_t blocks = 0;

@@ -1,21 +1,22 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
 #include <train/planning/dry_run.hpp>
 #include <train/trainer.hpp>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 
 namespace trainer::train {
 namespace {
 
-const at::Device kDry = at::kMeta;
-
+/// On the current dry device.
 at::Tensor shaped(std::vector<int64_t> shape, at::ScalarType dtype, int64_t samples) {
   shape.insert(shape.begin(), samples);
-  return at::empty(shape, at::TensorOptions().dtype(dtype).device(kDry));
+  return at::empty(shape, at::TensorOptions().dtype(dtype).device(at::kMeta));
 }
 
 /// Samples without content.
@@ -53,72 +54,114 @@ class DryRandom final : public Random {
   }
 };
 
-int64_t gradient_bytes(const std::vector<Parameter*>& trained) {
-  int64_t bytes = 0;
-  for (const Parameter* parameter : trained)
-    if (const at::Tensor& grad = parameter->value().grad(); grad.defined())
-      bytes += static_cast<int64_t>(grad.nbytes());
-  return bytes;
+/// Index of a dry device; that of "meta" is 0.
+std::size_t index_of(at::Device device) { return static_cast<std::size_t>(std::max<int64_t>(device.index(), 0)); }
+at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
+int64_t held(std::size_t index) { return planner::bytes_in_use(dry_device(index)).current; }
+
+/// All up to the last that a run uses.
+std::size_t devices_of(const DryParts& parts) {
+  std::size_t last = std::max(index_of(parts.data), index_of(parts.placement.prologue));
+  for (const at::Device device : parts.placement.blocks) last = std::max(last, index_of(device));
+  return std::max(last, index_of(parts.placement.epilogue)) + 1;
 }
 
-int64_t held() { return planner::bytes_in_use(kDry).current; }
-
-/// The objective, with a look at the bytes whenever a backward begins.
-class Watched final : public Objective {
+/// Reads the counters of bytes and work before every step of the schedule.
+class Watch {
  public:
-  explicit Watched(const DryParts& parts) : parts_(parts) {}
-  [[nodiscard]] std::vector<std::string> provides() const override { return parts_.objective.provides(); }
-  [[nodiscard]] Example prepare(const Batch& batch, const Model& model, const Random& random) const override {
-    return parts_.objective.prepare(batch, model, random);
+  Watch(const DryParts& parts, std::vector<StepBytes>& bytes)
+      : parts_(parts), stages_(stages_of(parts.placement)), bytes_(bytes), rest_(bytes.size()) {}
+
+  /// To be called between two steps of training: what is held now is none of the next one's.
+  void begin() {
+    for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = held(i), bytes_[i].kept = 0;
+    work_.clear();
+    ended_ = 0;
   }
-  [[nodiscard]] at::Tensor loss(const Example& example, const Prediction& predict) const override {
-    at::Tensor loss = parts_.objective.loss(example, predict);
-    if (loss.requires_grad())
-      loss.register_hook([this](const at::Tensor& grad) {
-        kept = std::max(kept, held() - rest - gradient_bytes(parts_.trained));
-        return grad;
-      });
-    return loss;
+  void before(const ScheduleStep& step) {
+    end_work();
+    work_.push_back({step, flops_.flops()});
+    if (step.pass != Pass::backward) return;
+    const std::size_t index = index_of(stages_[static_cast<std::size_t>(step.stage)].device);
+    bytes_[index].kept = std::max(bytes_[index].kept, held(index) - rest_[index] - gradients(index));
   }
-  int64_t rest = 0;          ///< held between steps
-  mutable int64_t kept = 0;  ///< most beside that and gradients when a backward began
+  std::vector<StepWork> work() {
+    end_work();
+    return std::move(work_);
+  }
 
  private:
+  void end_work() {
+    if (!work_.empty() && work_.size() > ended_) work_.back().flops = flops_.flops() - work_.back().flops;
+    ended_ = work_.size();
+  }
+  [[nodiscard]] int64_t gradients(std::size_t index) const {
+    int64_t bytes = 0;
+    for (const Parameter* parameter : parts_.trained)
+      if (const at::Tensor& grad = parameter->value().grad(); grad.defined() && index_of(grad.device()) == index)
+        bytes += static_cast<int64_t>(grad.nbytes());
+    return bytes;
+  }
+
   const DryParts& parts_;
+  std::vector<Stage> stages_;
+  std::vector<StepBytes>& bytes_;
+  std::vector<int64_t> rest_;  ///< held between steps
+  std::vector<StepWork> work_;
+  std::size_t ended_ = 0;  ///< steps whose work is known
+  FlopCounter flops_;
 };
 
-StepBytes count_step(const DryParts& parts) {
-  StepBytes bytes;
-  const int64_t before = held();
+/// Adds to `member` of every device what it holds beyond `before`, and makes that the new `before`.
+void book(std::vector<StepBytes>& bytes, int64_t StepBytes::*member, std::vector<int64_t>& before) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i].*member = held(i) - before[i];
+    before[i] = held(i);
+  }
+}
+
+DryStep count_step(const DryParts& parts) {
+  const c10::DeviceGuard data(parts.data);
+  DryStep result;
+  std::vector<StepBytes>& bytes = result.devices;
+  bytes.resize(devices_of(parts));
+  std::vector<int64_t> before;
+  for (std::size_t i = 0; i < bytes.size(); ++i) before.push_back(held(i));
   optim::AdamW optimizer(parts.trained, parts.optimizer);
-  bytes.optimizer = held() - before;
+  book(bytes, &StepBytes::optimizer, before);
   std::optional<optim::Ema> ema;
   if (parts.ema) ema.emplace(parts.trained, 0.99);
-  bytes.ema = held() - before - bytes.optimizer;
+  book(bytes, &StepBytes::ema, before);
+  for (const Parameter* parameter : parts.trained)
+    bytes[index_of(parameter->value().device())].gradients += static_cast<int64_t>(parameter->value().nbytes());
   DryBatches batches(parts);
   const DryRandom random;
-  Watched objective(parts);
   optim::LrSchedule schedule;
   schedule.total_steps = 2;
-  Trainer trainer({parts.model, objective, parts.memory, parts.placement, random, batches, optimizer,
-                   ema ? &*ema : nullptr, schedule, parts.max_grad_norm},
-                  0);
+  Watch watch(parts, bytes);
+  Parts run{parts.model, parts.objective, parts.memory,          parts.placement, random,
+            batches,     optimizer,       ema ? &*ema : nullptr, schedule,        parts.max_grad_norm};
+  run.before_step = [&](const ScheduleStep& step) { watch.before(step); };
+  Trainer trainer(std::move(run), 0);
   trainer.dry_step();
-  for (const Parameter* parameter : parts.trained) bytes.gradients += static_cast<int64_t>(parameter->value().nbytes());
-  objective.rest = held();
-  objective.kept = 0;
-  const planner::PeakMark mark(kDry);
+  watch.begin();
+  std::deque<planner::PeakMark> marks;
+  for (std::size_t i = 0; i < bytes.size(); ++i) marks.emplace_back(dry_device(i));
   trainer.dry_step();
-  bytes.kept = objective.kept;
-  bytes.peak = mark.above();
-  return bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i].peak = marks[i].above();
+  result.work = watch.work();
+  return result;
 }
 
 std::vector<BlockPlan> count_blocks(const DryParts& parts) {
+  const PlacementPlan& placement = parts.placement;
+  const c10::DeviceGuard guard(parts.data);
   DryBatches batches(parts);
   const Example example = parts.objective.prepare(batches.batch(0, 0), parts.model, DryRandom());
   const auto blocks = parts.model.blocks();
-  const std::vector<Flow> flows = planner::block_inputs(blocks, parts.model.prologue(example.inputs));
+  const c10::DeviceGuard there(placement.prologue);
+  const Flow first = parts.model.prologue(moved(example.inputs, placement.prologue));
+  const std::vector<Flow> flows = planner::block_inputs(blocks, first, placement.blocks);
   std::map<std::string, planner::BlockCost> known;
   std::vector<BlockPlan> plans;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -135,7 +178,7 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
 
 }  // namespace
 
-StepBytes dry_step(const DryParts& parts) {
+DryStep dry_step(const DryParts& parts) {
   return planner::on_shapes("the training step", [&] { return count_step(parts); });
 }
 

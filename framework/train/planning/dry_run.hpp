@@ -20,7 +20,8 @@ struct BatchShape {
   std::vector<TensorInfo> conditioning;  ///< of one sample, e.g. "prompt_embeds" bf16 [L, J]
 };
 
-/// What a dry step runs; borrowed. All tensors of model and adapter are on the meta device.
+/// What a dry step runs; borrowed. All tensors of model and adapter are on dry devices, "meta:0", "meta:1", ...; those
+/// that the placement names.
 struct DryParts {
   Model& model;
   const Objective& objective;
@@ -32,16 +33,28 @@ struct DryParts {
   double max_grad_norm = 1.0;
   int64_t micro_batches = 1;
   BatchShape batch;
+  at::Device data{at::kMeta, 0};  ///< where batches are made
 };
 
-/// Bytes; exact but for `peak`, in which temporaries inside a kernel may be missing.
+/// Of one device in bytes; exact but for `peak`, in which temporaries inside a kernel may be missing.
 struct StepBytes {
   int64_t optimizer = 0, ema = 0;  ///< states, for the life of the run
   int64_t gradients = 0;           ///< of the trained parameters, at the end of the backward
-  int64_t kept = 0;                ///< most that forwards left for their backwards at one time
+  int64_t kept = 0;  ///< most that forwards have left when a backward begins; of a stage, also what it receives
   int64_t peak = 0;  ///< highest in the step, above what was there before it (weights, parameters, states)
   /// Besides gradients and kept: what the step needs for a while.
   [[nodiscard]] int64_t transient() const { return peak - gradients - kept; }
+};
+
+/// One step of the schedule: the floating-point operations of its matrix products, convolutions and attentions.
+struct StepWork {
+  ScheduleStep step;
+  double flops = 0;  ///< a recompute included, before elision
+};
+
+struct DryStep {
+  std::vector<StepBytes> devices;  ///< by index of the dry device
+  std::vector<StepWork> work;      ///< in the order of the schedule
 };
 
 /// A block of the chain as its strategies run it.
@@ -53,7 +66,7 @@ struct BlockPlan {
 
 /// Two steps are run, the second is counted: states of the optimiser exist then. Throws Error (NO_SHAPE_KERNEL) when
 /// model, objective or a strategy needs values or an operator without a shape kernel.
-StepBytes dry_step(const DryParts& parts);
+DryStep dry_step(const DryParts& parts);
 
 /// Every block as the first micro-batch runs it, in order. Blocks that cost the same are run once.
 std::vector<BlockPlan> dry_blocks(const DryParts& parts);

@@ -1,72 +1,92 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <metrics/meter.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
 #include <sampling/guidance.hpp>
 #include <train/forward.hpp>
+#include <train/placement/placement_report.hpp>
+#include <train/planning/conditioning.hpp>
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 
 namespace trainer::train {
 namespace {
 
-constexpr int64_t kUsualFactor = 16, kUsualTokens = 512;
+constexpr int64_t kUsualFactor = 16;
 constexpr std::size_t kCaptions = 4;  // encoded together; each more adds its result alone
-const at::Device kDry = at::kMeta;
 
-at::Tensor shaped(const std::vector<int64_t>& shape, at::ScalarType dtype) {
-  return at::empty(shape, at::TensorOptions().dtype(dtype).device(kDry));
+at::Tensor shaped(const std::vector<int64_t>& shape, at::ScalarType dtype, at::Device device) {
+  return at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
 }
 
-int64_t held(at::Device device) { return planner::bytes_in_use(device).current; }
-
-/// Peaks of one phase; `work` may fail for want of files or shape kernels, which leaves the phase open.
-PhasePlan phase(const std::string& name, const std::function<std::string()>& work) {
-  PhasePlan plan{name, {}, 0, {}};
-  const planner::PeakMark device(kDry), host(at::kCPU);
-  try {
-    plan.note = planner::on_shapes(name, work);
-    plan.device = device.above();
-    plan.host = host.above();
-  } catch (const c10::Error& error) {
-    plan.note = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    plan.note = error.what();
-  }
-  plan.note = plan.note.substr(0, plan.note.find('\n'));
-  return plan;
-}
+at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
 
 /// Everything that the phases share.
 class Planner {
  public:
-  explicit Planner(Assembly& assembly) : assembly_(assembly), recipe_(assembly.recipe()) {}
+  Planner(Assembly& assembly, std::vector<double> speeds)
+      : assembly_(assembly), recipe_(assembly.recipe()), speeds_(std::move(speeds)) {
+    for (std::size_t i = 0; i < assembly_.memories().size(); ++i) before_.push_back(held(i));
+  }
 
   Plan plan() {
     Plan plan;
-    plan.on_host = assembly_.devices().front().is_cpu();
+    for (const at::Device memory : assembly_.memories()) plan.memories.push_back(memory.str());
+    plan.host = static_cast<std::size_t>(assembly_.dry(at::kCPU).index());
     learn_factor();
     PhasePlan cache = plan_cache();
-    const planner::PeakMark loading(kDry);
-    loaded_ = planner::on_shapes("the model", [&] { return assembly_.load_model(ModelUse::train); });
-    const PhasePlan load{"load", loading.above(), 0, {}};
-    DevicePlan device = plan_training(plan);
-    const PhasePlan train{"train", device.total(), load.host, {}};
-    const PhasePlan sample = plan_samples(device.resident());
+    PhasePlan load = phase(
+        "load",
+        [&] {
+          loaded_ = assembly_.load_model(ModelUse::train);
+          return std::string();
+        },
+        /*must=*/true);
+    plan_training(plan);
+    PhasePlan train{"train", std::vector<int64_t>(plan.memories.size()), load.host, {}};
+    for (std::size_t i = 0; i < plan.devices.size(); ++i) (*train.bytes)[i] = plan.devices[i].total();
+    PhasePlan sample = plan_samples(plan.devices);
     // Parameters are written from where they are; an export copies them, scaled.
-    const PhasePlan save{"save", device.resident() + trained_bytes(), 0, {}};
+    PhasePlan save{"save", std::vector<int64_t>(plan.memories.size()), 0, {}};
+    for (std::size_t i = 0; i < plan.devices.size(); ++i)
+      (*save.bytes)[i] = plan.devices[i].resident() + trained_bytes(i);
     plan.model = loaded_.model->describe();
-    plan.devices.push_back(std::move(device));
-    plan.phases = {cache, load, train, sample, save};
+    plan.phases = {std::move(cache), std::move(load), std::move(train), std::move(sample), std::move(save)};
     plan.program = metrics::memory_use().resident;
     return plan;
   }
 
  private:
+  static int64_t held(std::size_t index) { return planner::bytes_in_use(dry_device(index)).current; }
+
+  /// Peaks of one phase. Unless it must work, want of files or shape kernels leaves it open.
+  PhasePlan phase(const std::string& name, const std::function<std::string()>& work, bool must = false) {
+    PhasePlan plan{name, {}, 0, {}};
+    std::deque<planner::PeakMark> marks;
+    for (std::size_t i = 0; i < before_.size(); ++i) marks.emplace_back(dry_device(i));
+    const planner::PeakMark host(at::kCPU);
+    try {
+      plan.note = planner::on_shapes(name, work);
+      plan.bytes.emplace();
+      for (const planner::PeakMark& mark : marks) plan.bytes->push_back(mark.above());
+      plan.host = host.above();
+    } catch (const c10::Error& error) {
+      if (must) throw;
+      plan.note = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      if (must) throw;
+      plan.note = error.what();
+    }
+    plan.note = plan.note.substr(0, plan.note.find('\n'));
+    return plan;
+  }
+
   void learn_factor() {
     if (!recipe_.pictures()) return;
     static_cast<void>(phase("autoencoder", [&] {
@@ -75,62 +95,77 @@ class Planner {
     }));
   }
 
-  [[nodiscard]] int64_t text_tokens() const {
-    const Table& values = recipe_.text_encoder.options.values();
-    const auto it = values.find("max_tokens");
-    return it != values.end() && it->second.get_if<int64_t>() != nullptr ? *it->second.get_if<int64_t>() : kUsualTokens;
-  }
-
-  /// What neither latents nor the objective give the model, of one sample.
-  [[nodiscard]] std::vector<TensorInfo> conditioning(const Objective& objective) const {
-    const std::vector<std::string> provided = objective.provides();
-    std::vector<TensorInfo> list;
-    for (const InputSpec& input : loaded_.model->inputs()) {
-      if (!input.required || std::find(provided.begin(), provided.end(), input.name) != provided.end()) continue;
-      if (!input.shape)
-        throw Error(ExitCode::failed, "the model does not declare the shape of its input \"" + input.name +
-                                          "\", so no batch is known before the cache is made");
-      std::vector<int64_t> shape = *input.shape;
-      for (int64_t& side : shape) side = side < 0 ? text_tokens() : side;
-      list.push_back({input.name, input.below > 0 ? at::kLong : at::kBFloat16, std::move(shape)});
-    }
-    return list;
-  }
-
-  DevicePlan plan_training(Plan& plan) {
-    DevicePlan device;
-    for (const std::string& name : recipe_.placement.devices)
-      device.device += (device.device.empty() ? "" : " and ") + name;
-    if (loaded_.adapter) device.adapter = trained_bytes();
-    device.weights = held(kDry) - before_ - device.adapter;
-    const auto objective = assembly_.objective();
+  [[nodiscard]] DryParts dry_parts(const Objective& objective, Plan& plan) const {
     const recipe::Train& train = recipe_.train;
     const int64_t micro_batches = train.batch_size / train.micro_batch_size;
     const data::Bucket bucket = largest_of(recipe_, factor_);
-    BatchShape batch{train.micro_batch_size, {}, conditioning(*objective)};
+    BatchShape batch{train.micro_batch_size, {}, conditioning_.tensors};
     if (const DiffusionTraits* traits = loaded_.model->diffusion())
       batch.latents = {traits->latent_channels, 1, bucket.height / factor_, bucket.width / factor_};
     plan.batch = std::to_string(train.micro_batch_size) + " sample(s) of " + bucket.text() + " at a time, " +
-                 std::to_string(micro_batches) + " time(s) a step, " + std::to_string(text_tokens()) + " text tokens";
-    const DryParts parts{*loaded_.model,
-                         *objective,
-                         loaded_.memory,
-                         loaded_.placement,
-                         loaded_.trained,
-                         {},
-                         recipe_.train.ema_decay > 0,
-                         train.max_grad_norm,
-                         micro_batches,
-                         std::move(batch)};
-    device.step = dry_step(parts);
+                 std::to_string(micro_batches) + " time(s) a step, " + std::to_string(conditioning_.tokens()) +
+                 " text tokens";
+    if (!conditioning_.note.empty()) plan.batch += " (" + conditioning_.note + ")";
+    return {*loaded_.model,
+            objective,
+            loaded_.memory,
+            loaded_.placement,
+            loaded_.trained,
+            {},
+            train.ema_decay > 0,
+            train.max_grad_norm,
+            micro_batches,
+            std::move(batch),
+            assembly_.dry(assembly_.devices().front())};
+  }
+
+  void plan_training(Plan& plan) {
+    const auto objective = assembly_.objective();
+    std::optional<Conditioning> conditioning = foretell_conditioning(assembly_, *loaded_.model, *objective);
+    if (!conditioning)
+      throw Error(ExitCode::failed,
+                  "neither the text encoder nor the model tells the shapes of the model's inputs, so "
+                  "no batch is known before the cache is made");
+    conditioning_ = std::move(*conditioning);
+    const DryParts parts = dry_parts(*objective, plan);
+    const PlacementReport report = report_placement(loaded_.placement, loaded_.parts);
+    for (std::size_t i = 0; i < assembly_.devices().size(); ++i) {
+      DevicePlan& device = plan.devices.emplace_back();
+      device.device = recipe_.placement.devices[i];
+      for (const DeviceShare& share : report.devices)
+        if (share.device == dry_device(i)) device.parts = share.parts;
+      if (loaded_.adapter) device.adapter = trained_bytes(i);
+      device.weights = held(i) - before_[i] - device.adapter;
+    }
+    const DryStep step = dry_step(parts);
+    for (std::size_t i = 0; i < plan.devices.size() && i < step.devices.size(); ++i)
+      plan.devices[i].step = step.devices[i];
     plan.blocks = dry_blocks(parts);
-    return device;
+    plan_time(plan, step, parts.micro_batches);
+  }
+
+  void plan_time(Plan& plan, const DryStep& step, int64_t micro_batches) {
+    const std::vector<Stage> stages = stages_of(loaded_.placement);
+    std::vector<double> times;
+    double all = 0, again = 0;
+    for (const StepWork& work : step.work) {
+      const auto device = static_cast<std::size_t>(stages[static_cast<std::size_t>(work.step.stage)].device.index());
+      plan.devices.at(device).flops += work.flops;
+      all += work.flops;
+      times.push_back(speeds_.empty() ? work.flops : work.flops / speeds_[std::min(device, speeds_.size() - 1)]);
+    }
+    for (const BlockPlan& block : plan.blocks)
+      again += block.cost.recomputed_flops * static_cast<double>(micro_batches);
+    const Timeline timeline = timeline_of(loaded_.placement, times);
+    for (std::size_t i = 0; i < plan.devices.size(); ++i) plan.devices[i].busy = timeline.busy(dry_device(i));
+    plan.time = {timeline.makespan, timeline.serial, !speeds_.empty(), all > again ? all / (all - again) : 1};
   }
 
   /// Captions and pictures through the encoders, one after the other.
   PhasePlan plan_cache() {
     PhasePlan text = phase("cache", [&] {
       const at::NoGradGuard no_grad;
+      const c10::DeviceGuard guard(assembly_.dry(assembly_.device_of(recipe_.text_encoder)));
       const std::vector<std::string> captions(kCaptions, "a caption");
       static_cast<void>(assembly_.text_encoder()->encode(captions));
       return std::string();
@@ -138,74 +173,88 @@ class Planner {
     if (!recipe_.pictures()) return text;
     const PhasePlan pictures = phase("cache", [&] {
       const at::NoGradGuard no_grad;
+      const c10::DeviceGuard guard(autoencoder_device());
       const data::Bucket bucket = largest_of(recipe_, factor_);
-      static_cast<void>(assembly_.autoencoder()->encode(shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat)));
+      static_cast<void>(assembly_.autoencoder()->encode(
+          shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat, autoencoder_device())));
       return std::string();
     });
-    if (!text.device || !pictures.device) {
-      text.note = !text.device ? "text encoder: " + text.note : "autoencoder: " + pictures.note;
-      text.device.reset();
+    if (!text.bytes || !pictures.bytes) {
+      text.note = !text.bytes ? "text encoder: " + text.note : "autoencoder: " + pictures.note;
+      text.bytes.reset();
       return text;
     }
-    text.device = std::max(*text.device, *pictures.device);
+    for (std::size_t i = 0; i < text.bytes->size(); ++i)
+      (*text.bytes)[i] = std::max((*text.bytes)[i], (*pictures.bytes)[i]);
     text.host = std::max(text.host, pictures.host);
     return text;
   }
 
   /// Drawing: the model without gradients, then the autoencoder beside it.
-  PhasePlan plan_samples(int64_t resident) {
-    if (recipe_.sample.prompts.empty()) return {"sample", 0, 0, "no prompts"};
+  PhasePlan plan_samples(const std::vector<DevicePlan>& devices) {
+    if (recipe_.sample.prompts.empty()) return {"sample", std::vector<int64_t>(before_.size()), 0, "no prompts"};
     PhasePlan plan = phase("sample", [&] {
       const at::NoGradGuard no_grad;
       const DiffusionTraits* traits = loaded_.model->diffusion();
       const std::vector<int64_t>& size = recipe_.sample.size;
-      const at::Tensor latents =
-          shaped({1, traits->latent_channels, 1, size[1] / factor_, size[0] / factor_}, at::kFloat);
+      const at::Tensor latents = shaped({1, traits->latent_channels, 1, size[1] / factor_, size[0] / factor_},
+                                        at::kFloat, loaded_.placement.prologue);
       draw_once(*traits, latents);
-      static_cast<void>(assembly_.autoencoder()->decode(latents));
+      const c10::DeviceGuard guard(autoencoder_device());
+      static_cast<void>(assembly_.autoencoder()->decode(latents.to(autoencoder_device())));
       return std::string();
     });
-    if (plan.device) *plan.device += resident;
+    if (plan.bytes)
+      for (std::size_t i = 0; i < devices.size(); ++i) (*plan.bytes)[i] += devices[i].resident();
     return plan;
   }
 
   void draw_once(const DiffusionTraits& traits, const at::Tensor& latents) {
-    NamedTensors inputs{{"latents", latents}, {"timestep", shaped({1}, at::kFloat)}};
-    if (traits.guidance_embedded) inputs["guidance"] = shaped({1}, at::kFloat);
-    for (const TensorInfo& info : conditioning(*assembly_.objective())) {
+    const at::Device device = latents.device();
+    NamedTensors inputs{{"latents", latents}, {"timestep", shaped({1}, at::kFloat, device)}};
+    if (traits.guidance_embedded) inputs["guidance"] = shaped({1}, at::kFloat, device);
+    for (const TensorInfo& info : conditioning_.tensors) {
       std::vector<int64_t> shape = info.shape;
       shape.insert(shape.begin(), 1);
-      inputs[info.name] = shaped(shape, info.dtype);
+      inputs[info.name] = shaped(shape, info.dtype, device);
     }
-    at::Tensor first = predict(*loaded_.model, inputs, loaded_.memory);
+    at::Tensor first = predict(*loaded_.model, inputs, loaded_.memory, loaded_.placement);
     if (sampling::needs_negative(traits, recipe_.sample.guidance))
-      static_cast<void>(predict(*loaded_.model, inputs, loaded_.memory));
+      static_cast<void>(predict(*loaded_.model, inputs, loaded_.memory, loaded_.placement));
   }
 
-  [[nodiscard]] int64_t trained_bytes() const {
+  [[nodiscard]] at::Device autoencoder_device() const {
+    return assembly_.dry(assembly_.device_of(recipe_.autoencoder));
+  }
+
+  /// On the device with this index.
+  [[nodiscard]] int64_t trained_bytes(std::size_t index) const {
     int64_t bytes = 0;
-    for (const Parameter* parameter : loaded_.trained) bytes += static_cast<int64_t>(parameter->value().nbytes());
+    for (const Parameter* parameter : loaded_.trained)
+      if (parameter->value().device() == dry_device(index)) bytes += static_cast<int64_t>(parameter->value().nbytes());
     return bytes;
   }
 
   Assembly& assembly_;
   const recipe::Recipe& recipe_;
+  std::vector<double> speeds_;
   LoadedModel loaded_;
+  Conditioning conditioning_;
   int64_t factor_ = kUsualFactor;
-  int64_t before_ = held(kDry);  ///< not the run's
+  std::vector<int64_t> before_;  ///< held on each device, not the run's
 };
 
 }  // namespace
 
 int64_t Plan::ram() const {
   int64_t most = 0;
-  for (const PhasePlan& phase : phases) most = std::max(most, phase.host + (on_host ? phase.device.value_or(0) : 0));
+  for (const PhasePlan& phase : phases) most = std::max(most, phase.host + (phase.bytes ? (*phase.bytes)[host] : 0));
   return program + most;
 }
 
-Plan make_plan(Assembly& assembly) {
+Plan make_plan(Assembly& assembly, const std::vector<double>& speeds) {
   planner::install_byte_counter();
-  return Planner(assembly).plan();
+  return Planner(assembly, speeds).plan();
 }
 
 }  // namespace trainer::train

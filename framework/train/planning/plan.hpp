@@ -1,5 +1,5 @@
-/// @file What a run will need, foretold from the headers of its weight files: bytes by device and by phase. Nothing is
-/// read but headers, nothing is computed.
+/// @file What a run will need, foretold from the headers of its weight files: bytes by device and by phase, and how
+/// busy its schedule keeps the devices. Nothing is read but headers, nothing is computed.
 #pragma once
 
 #include <train/assembly/assemble.hpp>
@@ -11,36 +11,49 @@
 
 namespace trainer::train {
 
-/// What training holds on a device, in bytes.
+/// What training holds on a device, in bytes, and what the device does.
 struct DevicePlan {
-  std::string device;                ///< as in the recipe, "cuda:0"; several: all of them together
+  std::string device;                ///< as in the recipe, "cuda:0"
+  std::string parts;                 ///< "prologue, double.0 to single.19"
   int64_t weights = 0, adapter = 0;  ///< adapter: its parameters; without one the trained weights are in `weights`
   StepBytes step;
+  double flops = 0;  ///< of a step: matrix products, convolutions and attentions, recomputed ones included
+  double busy = 0;   ///< share of a step in which it computes, copies taken as free
   [[nodiscard]] int64_t resident() const { return weights + adapter + step.optimizer + step.ema; }
   [[nodiscard]] int64_t total() const { return resident() + step.peak; }
 };
 
 /// The highest use within one phase of a run.
 struct PhasePlan {
-  std::string name;               ///< load, cache, train, sample, save
-  std::optional<int64_t> device;  ///< peak on the model's device; nullopt: not known
-  int64_t host = 0;               ///< tensors in host memory besides those of `device`
-  std::string note;               ///< why it is not known, or what was assumed; may be empty
+  std::string name;                           ///< load, cache, train, sample, save
+  std::optional<std::vector<int64_t>> bytes;  ///< peak on each of Plan::memories; nullopt: not known
+  int64_t host = 0;                           ///< tensors in the host's memory besides
+  std::string note;                           ///< why it is not known, or what was assumed; may be empty
+};
+
+/// How long a step takes, by its FLOPs: memory traffic, launches and copies take no time here.
+struct StepTime {
+  double makespan = 0, serial = 0;  ///< of the schedule, and of its work one step after the other
+  bool seconds = false;             ///< else FLOPs, for devices of one speed
+  double plain = 1;                 ///< work in relation to that of a step without recomputation
 };
 
 struct Plan {
-  std::string model, batch;  ///< one line each
-  std::vector<DevicePlan> devices;
+  std::string model, batch;           ///< one line each
+  std::vector<DevicePlan> devices;    ///< in the order of placement.devices
+  std::vector<std::string> memories;  ///< names of Assembly::memories
+  std::size_t host = 0;               ///< which of them is the host's
   std::vector<PhasePlan> phases;
   std::vector<BlockPlan> blocks;
+  StepTime time;
   int64_t program = 0;  ///< RAM of this process with LibTorch opened, in bytes
-  bool on_host = true;  ///< the model's device is the host's memory
   /// RAM at its highest: the program, and tensors of the phase that holds most.
   [[nodiscard]] int64_t ram() const;
 };
 
-/// For an assembly made with Assembly::Use::plan. Throws Error when the model's files are missing, or when what the
-/// recipe names cannot run on shapes; encoders that are missing or cannot only leave their phases open.
-Plan make_plan(Assembly& assembly);
+/// For an assembly made with Assembly::Use::plan. `speeds`: FLOPs a second of each device, one for all, or none.
+/// Throws Error when the model's files are missing, or when what the recipe names cannot run on shapes; encoders that
+/// are missing or cannot only leave their phases open.
+Plan make_plan(Assembly& assembly, const std::vector<double>& speeds);
 
 }  // namespace trainer::train

@@ -1,23 +1,18 @@
 #include <base/units.hpp>
 #include <cache/key.hpp>
+#include <planner/byte_counter.hpp>
 #include <recipe/write.hpp>
 #include <train/planning/budget.hpp>
+#include <train/planning/conditioning.hpp>
 #include <train/planning/recipe_budget.hpp>
 
 #include <algorithm>
+#include <exception>
 
 namespace trainer::train {
 namespace {
 
 constexpr int64_t kMegabyte = 1'000'000;
-constexpr int64_t kUsualTokens = 512;
-
-/// The longest text that the encoder gives, by the name that our encoders have for it.
-int64_t text_tokens(const Options& encoder) {
-  const auto it = encoder.values().find("max_tokens");
-  return it != encoder.values().end() && it->second.get_if<int64_t>() != nullptr ? *it->second.get_if<int64_t>()
-                                                                                 : kUsualTokens;
-}
 
 /// All weight formats to plan for, the plain one first.
 std::vector<std::string> formats_of(Assembly& assembly, const std::string& only) {
@@ -27,6 +22,13 @@ std::vector<std::string> formats_of(Assembly& assembly, const std::string& only)
     for (const CandidateStrategy& format : make_candidates(assembly.loader()).formats) labels.push_back(format.label);
   if (!only.empty()) std::erase_if(labels, [&](const std::string& label) { return label != only; });
   return labels;
+}
+
+std::vector<int64_t> held_on_dry_devices(const Assembly& assembly) {
+  std::vector<int64_t> bytes;
+  for (const at::Device memory : assembly.memories())
+    bytes.push_back(planner::bytes_in_use(assembly.dry(memory)).current);
+  return bytes;
 }
 
 BudgetAnswer answer_for(Assembly& assembly, const BatchShape& batch, const std::string& label, int64_t budget) {
@@ -40,12 +42,12 @@ BudgetAnswer answer_for(Assembly& assembly, const BatchShape& batch, const std::
   auto made = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
   PlannedRecompute& planned = *made;
   strategies.push_back({"memory.budget", std::move(made)});
+  std::vector<int64_t> held = held_on_dry_devices(assembly);
   const DryModel model = dry_model(assembly, MemoryStack(std::move(strategies)), batch);
   const DryParts parts = model.parts(assembly.recipe());
-  int64_t held = model.loaded.inventory.weight_bytes;
-  if (model.loaded.adapter)
-    for (const Parameter* parameter : model.loaded.trained) held += static_cast<int64_t>(parameter->value().nbytes());
-  return answer_budget({parts, planned, label, held, assembly.devices().front().type()}, budget);
+  const std::vector<int64_t> with_model = held_on_dry_devices(assembly);
+  for (std::size_t i = 0; i < held.size(); ++i) held[i] = with_model[i] - held[i];
+  return answer_budget({parts, planned, label, std::move(held), assembly.devices().front().type()}, budget);
 }
 
 /// Keys that would lower the need, with their values now.
@@ -110,19 +112,12 @@ data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor) {
 
 std::optional<BatchShape> foretold_shape(Assembly& assembly, const data::Bucket& largest, int64_t factor) {
   const recipe::Recipe& recipe = assembly.recipe();
-  const LoadedModel loaded = assembly.load_model(ModelUse::inspect, MemoryStack());
-  const std::vector<std::string> provided = assembly.objective()->provides();
+  const LoadedModel loaded = assembly.load_model(ModelUse::outline, MemoryStack());
+  std::optional<Conditioning> conditioning = foretell_conditioning(assembly, *loaded.model, *assembly.objective());
+  if (!conditioning) return std::nullopt;
   BatchShape shape;
   shape.samples = assembly.share().micro_batch_size;
-  for (const InputSpec& input : loaded.model->inputs()) {
-    if (!input.required || std::find(provided.begin(), provided.end(), input.name) != provided.end()) continue;
-    if (!input.shape) return std::nullopt;
-    std::vector<int64_t> sides = *input.shape;
-    for (int64_t& side : sides)
-      if (side < 0) side = text_tokens(recipe.text_encoder.options);
-    shape.conditioning.push_back(
-        {input.name, input.below > 0 ? at::kLong : dtype_of(recipe.text_encoder.dtype), std::move(sides)});
-  }
+  shape.conditioning = std::move(conditioning->tensors);
   if (const DiffusionTraits* traits = loaded.model->diffusion())
     shape.latents = {traits->latent_channels, 1, largest.height / factor, largest.width / factor};
   return shape;
@@ -139,26 +134,33 @@ DryParts DryModel::parts(const recipe::Recipe& recipe) const {
           recipe.train.ema_decay > 0,
           recipe.train.max_grad_norm,
           loaded.parts.micro_batches,
-          batch};
+          batch,
+          data};
 }
 
 DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& batch) {
-  return {assembly.load_model(ModelUse::dry, std::move(memory)), assembly.objective(), batch};
+  return {assembly.load_model(ModelUse::dry, std::move(memory)), assembly.objective(), batch,
+          assembly.dry(assembly.devices().front())};
 }
 
 BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format) {
   const int64_t budget = assembly.recipe().memory.budget;
-  if (assembly.devices().size() > 1)
-    throw Error(ExitCode::bad_recipe,
-                "memory.budget: plans are made for one device, placement.devices names several; name the strategies in "
-                "memory.strategies");
   std::optional<BudgetAnswer> best;
   std::string best_format;
+  std::exception_ptr refusal;
   for (const std::string& label : formats_of(assembly, format)) {
-    BudgetAnswer answer = answer_for(assembly, batch, label, budget);
+    BudgetAnswer answer;
+    try {
+      answer = answer_for(assembly, batch, label, budget);
+    } catch (const Error& error) {
+      if (error.exit_code() != ExitCode::bad_recipe) throw;
+      refusal = std::current_exception();  // weights that the placement finds no room for, perhaps until packed
+      continue;
+    }
     if (answer.plan) return *answer.plan;
     if (!best || answer.smallest < best->smallest) best = std::move(answer), best_format = label;
   }
+  if (!best && refusal) std::rethrow_exception(refusal);
   if (!best)
     throw Error(ExitCode::bad_recipe,
                 "memory.budget: this run packs its weights with \"" + format + "\", which no plugin offers now");

@@ -38,6 +38,7 @@ struct DryModel {
   LoadedModel loaded;
   std::unique_ptr<Objective> objective;
   BatchShape batch;
+  at::Device data;  ///< as in DryParts
   [[nodiscard]] DryParts parts(const recipe::Recipe& recipe) const;
 };
 DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& batch);

@@ -19,18 +19,23 @@ constexpr std::size_t kAlignment = 64;  // as LibTorch's own allocations: kernel
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Bytes that tensors are laid over; lives as long as the last of them.
+/// Bytes that tensors are laid over; lives as long as the last of them. In a dry run it only counts.
 class Arena {
  public:
-  explicit Arena(std::size_t bytes) : bytes_(at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte))) {
+  Arena(std::size_t bytes, at::Device device)
+      : bytes_(at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device))) {
     poison();
   }
   /// A tensor like `like` over the bytes from `offset`.
   [[nodiscard]] at::Tensor over(const at::Tensor& like, std::size_t offset) const {
+    const at::Tensor part = bytes_.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(like.nbytes()));
+    if (bytes_.is_meta()) return part.view(like.scalar_type()).as_strided(like.sizes(), like.strides());
     return at::from_blob(
         data() + offset, like.sizes(), like.strides(), [keep = bytes_](void*) {}, like.options());
   }
-  void poison() const noexcept { std::memset(data(), kNotANumber, static_cast<std::size_t>(bytes_.numel())); }
+  void poison() const noexcept {
+    if (!bytes_.is_meta()) std::memset(data(), kNotANumber, static_cast<std::size_t>(bytes_.numel()));
+  }
   [[nodiscard]] char* data() const { return static_cast<char*>(bytes_.mutable_data_ptr()); }
 
  private:
@@ -64,6 +69,7 @@ class Ring final : public WeightResidency {
 
   void plan(std::span<Block* const> blocks) override {
     slots_.clear();
+    device_ = at::kCPU;
     loads_.assign(blocks.size(), {});
     std::size_t total = 0, largest = 0;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -71,8 +77,8 @@ class Ring final : public WeightResidency {
       total += loads_[i].bytes;
       largest = std::max(largest, loads_[i].bytes);
     }
-    const Arena master(total);
-    nowhere_ = std::make_unique<Arena>(largest);
+    const Arena master(total, device_);
+    nowhere_ = std::make_unique<Arena>(largest, device_);
     std::size_t offset = 0;
     for (Load& load : loads_) {
       for (Piece& piece : load.pieces) {
@@ -82,7 +88,7 @@ class Ring final : public WeightResidency {
       }
       offset += load.bytes;
     }
-    for (int64_t i = 0; i < wanted_slots_; ++i) slots_.push_back({Arena(largest)});
+    for (int64_t i = 0; i < wanted_slots_; ++i) slots_.push_back({Arena(largest, device_)});
   }
 
   void before(const Site& site, Pass) override {
@@ -98,13 +104,14 @@ class Ring final : public WeightResidency {
   }
 
  private:
-  static void gather(const Block& block, Load& load) {
+  void gather(const Block& block, Load& load) {
     for (const Linear& linear : block.info().linears) {
       if (!linear.state().frozen) continue;
       for (at::Tensor* tensor : linear.state().frozen->tensors()) {
-        if (!tensor->is_cpu() || !tensor->is_non_overlapping_and_dense())
+        if (!(tensor->is_cpu() || tensor->is_meta()) || !tensor->is_non_overlapping_and_dense())
           throw Error(ExitCode::bad_recipe,
                       "memory.block_swap: the weight of \"" + linear.name() + "\" is no dense tensor in host memory");
+        if (tensor->is_meta()) device_ = tensor->device();
         load.pieces.push_back({linear.state().frozen, tensor, {}, load.bytes});
         load.bytes += aligned(tensor->nbytes());
       }
@@ -122,7 +129,8 @@ class Ring final : public WeightResidency {
     load.slot = &slot - slots_.data();
     for (const Piece& piece : load.pieces) {
       *piece.tensor = slot.arena.over(piece.master, piece.offset);
-      std::memcpy(slot.arena.data() + piece.offset, piece.master.const_data_ptr(), piece.master.nbytes());
+      if (!piece.master.is_meta())
+        std::memcpy(slot.arena.data() + piece.offset, piece.master.const_data_ptr(), piece.master.nbytes());
     }
   }
 
@@ -138,7 +146,8 @@ class Ring final : public WeightResidency {
   }
 
   int64_t wanted_slots_, clock_ = 0;
-  std::vector<Load> loads_;  ///< one a block
+  at::Device device_ = at::kCPU;  ///< of the arenas: where the weights are
+  std::vector<Load> loads_;       ///< one a block
   std::vector<Slot> slots_;
   std::unique_ptr<Arena> nowhere_;  ///< what a weight without a slot reads
 };

@@ -11,7 +11,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <support/parity.hpp>
 #include <support/simple_builder.hpp>
 #include <vector>
 
@@ -95,6 +94,11 @@ class Parity {
   std::filesystem::path directory_;
   NamedTensors tensors_;
   nlohmann::json sizes_;
+};
+
+/// Names a test instance after its directory.
+struct DirectoryName {
+  std::string operator()(const ::testing::TestParamInfo<std::filesystem::path>& info) const;
 };
 
 }  // namespace trainer::flux2
