@@ -14,8 +14,13 @@ import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPT_IN_SUITES = {"slow", "gpu"}  # run only when asked for
-# What runs under the sanitizers: every parser of strangers' files and the recompute engine. Built by the Meson alias
-# "sanitized"; all tests would take a second full build.
+# --sanitize: what is built (a Meson alias) and run, and how. "short": every parser of strangers' files and the recompute
+# engine. "all" is a second full build. "thread": tests without LibTorch that use threads.
+SANITIZE_KINDS = {"short": ("sanitize", "sanitized"), "all": ("sanitize", "all"), "thread": ("thread", "threaded")}
+THREADED_TESTS = {"base", "text"}
+# Not under "all": measures bytes or time, defines the calls that the sanitizers take over, builds programs of its own
+# without the sanitizers, or is Python alone.
+UNSANITIZED_SUITES = {"lint", "bench", "memory", "faults", "e2e", "out_of_tree"}
 SANITIZED_TESTS = {"base", "recipe", "safetensors", "text", "data", "metrics", "sdk", "fuzz_corpus"}
 SLOW_COMPILE_SECONDS = 25
 
@@ -28,9 +33,10 @@ def parse_arguments():
     parser.add_argument("--suite", action="append", default=[], metavar="NAME", help="only this suite (repeatable)")
     parser.add_argument("--filter", metavar="NAME", help="only tests whose name, or cases whose Suite.Case name, contains NAME")
     parser.add_argument("--list", action="store_true", help="print suites, tests and cases, and run nothing")
-    parser.add_argument("--sanitize", action="store_true",
-                        help="build the parsers and the recompute engine with the address and undefined-behaviour "
-                             "sanitizers in build/sanitize and run their tests")
+    parser.add_argument("--sanitize", nargs="?", const="short", choices=SANITIZE_KINDS, metavar="KIND",
+                        help="run tests under the address and undefined-behaviour sanitizers, built in build/sanitize: "
+                             "those of parsers and recompute engine, or with KIND \"all\" every test in this process; "
+                             "KIND \"thread\": the thread sanitizer, tests without LibTorch")
     parser.add_argument("--slow", action="store_true", help="also the suite \"slow\", left out by default")
     return parser.parse_args()
 
@@ -60,7 +66,10 @@ def choose_suites(tests, arguments):
         return [test for test in tests if suites_of(test) & set(arguments.suite)]
     left_out = OPT_IN_SUITES - ({"slow"} if arguments.slow else set())
     chosen = [test for test in tests if not suites_of(test) & left_out]
-    return [test for test in chosen if test["name"] in SANITIZED_TESTS] if arguments.sanitize else chosen
+    if arguments.sanitize == "all":
+        return [test for test in chosen if not suites_of(test) & UNSANITIZED_SUITES]
+    wanted = {None: None, "short": SANITIZED_TESTS, "thread": THREADED_TESTS}[arguments.sanitize]
+    return [test for test in chosen if wanted is None or test["name"] in wanted]
 
 
 def list_cases(test, build):
@@ -167,8 +176,8 @@ def report_slow_compiles(build):
             print(f"warning: compiling {output} took {seconds:.0f} s (limit {SLOW_COMPILE_SECONDS} s): lighter includes, or split it")
 
 
-def build_all(kind):
-    if subprocess.run([str(ROOT / "tools" / "build"), kind, "sanitized" if kind == "sanitize" else "all"]).returncode != 0:
+def build_all(kind, target):
+    if subprocess.run([str(ROOT / "tools" / "build"), kind, target]).returncode != 0:
         print("0 passed, 1 failed")
         sys.exit(1)
 
@@ -180,6 +189,7 @@ def run(tests, build, case_filter, sanitize):
         environment["GTEST_FILTER"] = case_filter
     if sanitize:  # by itself UBSan prints and goes on
         environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1")
+        environment.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")
     remove_old_results(tests, build)
     command = ["meson", "test", "-C", str(build), "--no-rebuild", "--print-errorlogs", "-t", "5" if sanitize else "1"]
     return subprocess.run(command + [test["name"] for test in tests], env=environment, stdin=subprocess.DEVNULL).returncode
@@ -187,9 +197,9 @@ def run(tests, build, case_filter, sanitize):
 
 def main():
     arguments = parse_arguments()
-    kind = "sanitize" if arguments.sanitize else "release"
+    kind, target = SANITIZE_KINDS[arguments.sanitize] if arguments.sanitize else ("release", "all")
     build = ROOT / "build" / kind
-    build_all(kind)
+    build_all(kind, target)
     tests = choose_suites(load_tests(build), arguments)
     case_filter = None
     if arguments.filter:

@@ -31,6 +31,20 @@ void require_finite(const NamedTensors& tensors, int64_t step) {
                                             "; the state is not saved, earlier checkpoints stay");
 }
 
+/// Room for the bytes that are certain to be written; the rest of the file system's needs shows when writing. Told at
+/// once it costs no half-written gigabytes. A file system that cannot say goes on.
+void require_room(const fs::path& folder, const Content& content) {
+  uint64_t need = content.state.size();
+  for (const auto& [name, tensor] : content.tensors) need += static_cast<uint64_t>(tensor.nbytes());
+  std::error_code unknown;
+  const fs::space_info space = fs::space(folder, unknown);
+  if (unknown || space.available >= need) return;
+  throw Error(ExitCode::io,
+              folder.string() + ": a checkpoint needs " + format_bytes(static_cast<double>(need)) + ", " +
+                  format_bytes(static_cast<double>(space.available)) + " are free; free some space",
+              "IO_NO_SPACE");
+}
+
 /// Refuses to replace: two runs never write one checkpoint.
 void rename_new(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
@@ -71,6 +85,7 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
   const fs::path target = folder_of(step);
   if (fs::exists(target)) return target;
   require_finite(content.tensors, step);
+  require_room(root_, content);
   const fs::path temp = root_ / (".tmp-" + std::to_string(step) + "-" + run_id_ + "-" + std::to_string(++attempts_));
   try {
     make_folders(temp);

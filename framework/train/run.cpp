@@ -118,6 +118,10 @@ void Run::prepare() {
 
 void Run::begin_record() {
   if (!ranks_.writer()) return;
+  if (steps_done() > 0 && steps_done() < recipe_.run.steps) {
+    attempts_.emplace(folder_, steps_done());
+    if (!attempts_->warning().empty()) log_warning(attempts_->warning());
+  }
   note_attestation();
   write_file_atomically(folder_ / "recipe.toml", recipe::to_toml(recipe_));
   record_.open(folder_, steps_done());
@@ -269,6 +273,7 @@ bool Run::train() {
   console_.clear();
   if (steps_done() >= recipe_.run.steps) return true;
   save_checkpoint(Save::at_the_end);
+  if (attempts_) attempts_->ended_well();
   log_info("stopped by signal " + std::to_string(stop_.value) +
            (ranks_.size() > 1 ? ", which rank " + std::to_string(stop_.rank) + " got first," : "") + " after step " +
            std::to_string(steps_done()) + "; saved " + last_checkpoint_.string());
@@ -297,15 +302,22 @@ bool Run::after_step(const StepReport& report) {
   record_.step(report, phases_);
   log_recompute();
   const int64_t step = report.step;
+  if (attempts_) attempts_->reached(step);
   const bool last = step >= recipe_.run.steps;
   ranks_.progress("training, step " + std::to_string(step + (last ? 0 : 1)));
   stop_ = ranks_.first(checkpoint::stop_signal());
   if (last) return true;
   if (stop_.rank >= 0) return false;
-  if (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0) save_on_the_way();
+  if (is_saved(step)) save_on_the_way();
   if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
   step_bytes_.emplace(device());
+  // In time: the step that a checkpoint is made of is the one that is tested again.
+  if (is_saved(step + 1)) trainer_->recompute_state().recheck_elision();
   return true;
+}
+
+bool Run::is_saved(int64_t step) const {
+  return step >= recipe_.run.steps || (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0);
 }
 
 void Run::save_on_the_way() {
@@ -348,7 +360,6 @@ void Run::draw_samples(const std::string& title) {
 }
 
 void Run::save_checkpoint(Save when) {
-  trainer_->recompute_state().recheck_elision();
   if (!ranks_.writer()) return;
   Progress progress;
   progress.step = steps_done();
@@ -393,6 +404,7 @@ void Run::export_weights() {
 void Run::finish() {
   save_checkpoint(Save::at_the_end);
   if (!ranks_.writer()) return;
+  if (attempts_) attempts_->ended_well();
   // The same command again after the last step makes only what is missing.
   const bool trained = steps_done() > first_step_;
   last_export_ = export_file();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <base/log.hpp>
+#include <checkpoint/attempts.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <checkpoint/store.hpp>
 #include <distributed/group.hpp>
@@ -57,9 +58,9 @@ class Run {
   void draw_samples(const std::string& title);
   void warn(const std::string& text) { console_.clear(), log_warning(text); }
   enum class Save { on_the_way, at_the_end };
-  /// A save at the end waits for room on a full disk; one on the way fails, and training goes on. Of the writer; others
-  /// only check what is checked at a save.
+  /// A save at the end waits for room on a full disk; one on the way fails, and training goes on. Of the writer alone.
   void save_checkpoint(Save when);
+  [[nodiscard]] bool is_saved(int64_t step) const;
   void save_on_the_way();
   void export_weights();
   std::filesystem::path export_file() const;
@@ -88,6 +89,7 @@ class Run {
   std::optional<optim::FusedBackward> fused_;
   std::optional<optim::Ema> ema_;
   std::optional<Trainer> trainer_;
+  std::optional<checkpoint::Attempts> attempts_;  ///< when this process goes on from a checkpoint
   SampleFolder samples_;
 
   Record record_;

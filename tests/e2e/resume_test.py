@@ -1,6 +1,7 @@
 """Interrupted runs: signals, kill -9, damage and changes between two starts. The result is that of an undisturbed run,
 byte for byte, or a refusal that says why."""
 
+import json
 import shutil
 import signal
 import time
@@ -9,7 +10,7 @@ import unittest
 from interrupted import MIXED, PREEMPTED, STEPS, InterruptedCase
 from program import RunCase, log_lines, read_header, write_safetensors
 
-BAD_RECIPE, NOT_FOUND, LOCKED, INTERRUPTED = 78, 66, 77, 130
+BAD_INPUT, BAD_RECIPE, NOT_FOUND, LOCKED, INTERRUPTED = 65, 78, 66, 77, 130
 
 
 class Interrupted(InterruptedCase):
@@ -187,6 +188,20 @@ class Changed(RunCase):
         result = self.again(0, ["going on after step 2", "set aside as step-0000000004.bad-CKPT_HASH"], run__steps=4)
         self.assertEqual((self.run_folder / "lora/small-4.safetensors").read_bytes(), expected)
         self.assertEqual([line["step"] for line in log_lines(self.run_folder)], [1, 2, 3, 4])
+
+    def test_crash_loop(self):
+        notes = self.run_folder / "attempts.json"
+        four = {"from": 2, "reached": 3, "failures": 3, "ended_at": 3}
+        notes.write_text(json.dumps(four))
+        warned = self.again(0, "4 runs in a row went on from the checkpoint of step 2 and ended after step 3", run__steps=4)
+        self.assertIn("after 5 no further one is made", warned.err)
+        self.assertFalse(notes.exists(), "the run ended well")
+        shutil.rmtree(self.run_folder / "ckpt/step-0000000004")
+        notes.write_text(json.dumps({**four, "failures": 4}))
+        for _ in range(2):
+            self.again(BAD_INPUT, ["5 runs in a row went on", f"delete {notes}"], run__steps=4)
+        notes.unlink()
+        self.again(0, "going on after step 2", run__steps=4)
 
     def test_no_whole_checkpoint(self):
         (self.run_folder / "ckpt/step-0000000002/MANIFEST.json").write_text("{}")

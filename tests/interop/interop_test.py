@@ -1,6 +1,8 @@
-"""Trains the quickstart's miniature for a few steps, then lets diffusers judge the files (compare.py).
+"""Trains the quickstart's miniature for a few steps, then lets diffusers judge the files (compare.py). Before that, the
+recorded verdicts of the `safetensors` package on our corpus are made again and compared.
 
-TRAINER_PROGRAM is the program, TRAINER_PREDICT our side of the comparison, TRAINER_SOURCE_ROOT the source tree.
+TRAINER_PROGRAM is the program, TRAINER_PREDICT our side of the comparison, TRAINER_CORPUS writes the corpus,
+TRAINER_SOURCE_ROOT is the source tree.
 """
 
 import os
@@ -43,6 +45,8 @@ def without_adapter(folder):
 
 def main():
     python = interop_python()
+    verdicts = ROOT / "tests/data/safetensors/make_verdicts.py"
+    subprocess.run([python, verdicts, os.environ["TRAINER_CORPUS"], "--check"], check=True)
     with tempfile.TemporaryDirectory(prefix="trainer-interop-") as name:
         work = pathlib.Path(name)
         train(

@@ -30,7 +30,7 @@ EXCUSED = {
     "without: entry.end >= entry.begin": "a span that ends before it begins wraps to over 2^63 bytes, more than any size",
     "never: !real.is_open()": "needs a link put there between two system calls",
 }
-TIMEOUT = 240
+TIMEOUT, SLOW_TIMEOUT = 60, 600
 SLOW = "Header.RefusesTooMuch:Header.EveryRuleHasThreeExamples:Writer.*"  # asked when all others are content
 SWITCH = """#include <cstdlib>
 namespace { [[maybe_unused]] bool mutant(int number) {
@@ -187,13 +187,13 @@ def link(folder, objects):
 def outcome(program, number):
     """None when the tests pass with this mutant, else how they noticed."""
     environment = {**os.environ, "TRAINER_MUTANT": str(number), "GTEST_BREAK_ON_FAILURE": "1"}
-    for tests in (f"-{SLOW}", SLOW):
+    for tests, timeout in ((f"-{SLOW}", TIMEOUT), (SLOW, SLOW_TIMEOUT)):
         with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
             try:
                 done = subprocess.run([program, "--gtest_brief=1", f"--gtest_filter={tests}"], capture_output=True,
-                                      env={**environment, "TMPDIR": folder}, timeout=TIMEOUT, cwd=folder)
+                                      env={**environment, "TMPDIR": folder}, timeout=timeout, cwd=folder)
             except subprocess.TimeoutExpired:
-                return f"no end after {TIMEOUT} s"
+                return f"no end after {timeout} s"
         if done.returncode != 0:
             return f"exit {done.returncode}"
     return None

@@ -36,6 +36,13 @@ std::vector<std::filesystem::path> parity_dirs() {
   return {data / "tiny-dev", data / "tiny-klein"};
 }
 
+std::string word_of(const std::filesystem::path& directory) {
+  std::string name = directory.filename().string();
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  return name;
+}
+
 std::string file_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw std::runtime_error("cannot read " + file.string());

@@ -11,6 +11,12 @@ namespace trainer::test {
 
 /// The two committed directories, or the one that TRAINER_PARITY_DIR names.
 std::vector<std::filesystem::path> parity_dirs();
+/// The name of a directory in letters, digits and underscores.
+std::string word_of(const std::filesystem::path& directory);
+/// Names the instances of a gtest suite whose parameters are directories.
+struct DirName {
+  std::string operator()(const auto& info) const { return word_of(info.param); }
+};
 
 /// Whole text of a file. Throws std::runtime_error when it cannot be read.
 std::string file_text(const std::filesystem::path& file);

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/sin.h>
 #include <trainer/sdk/error.hpp>
 
@@ -42,6 +43,31 @@ bool unread(OpRegion& region, const std::set<int64_t>& positions, const std::vec
   return same;
 }
 
+enum class Variation { random, zeros, ones };
+
+/// Other values for the first `flow` of `leaves`: constants for what needs no gradient, which may be a mask.
+void vary(const std::vector<at::Tensor>& leaves, std::size_t flow, Variation variation,
+          std::vector<at::Tensor>& varied) {
+  for (std::size_t i = 0; i < flow; ++i) {
+    const at::Tensor& leaf = leaves[i];
+    const bool constant = variation != Variation::random && !leaf.requires_grad();
+    varied[i] = constant ? at::full_like(leaf, variation == Variation::ones ? 1 : 0)
+                         : pseudo_random(leaf, 1.0, 200 + i).requires_grad_(leaf.requires_grad());
+  }
+}
+
+/// Takes out of `dead` what is read on other inputs; all of it where the block makes other calls on them.
+void keep_unread(OpRegion& region, std::set<int64_t>& dead, const std::function<std::vector<at::Tensor>()>& gradients) {
+  try {
+    const std::vector<at::Tensor> truth = gradients();
+    if (unread(region, dead, truth, gradients)) return;
+    std::erase_if(dead, [&](int64_t position) { return !unread(region, {position}, truth, gradients); });
+    if (!unread(region, dead, truth, gradients)) dead.clear();
+  } catch (const OtherCalls&) {
+    dead.clear();
+  }
+}
+
 /// Puts the region's settings back when a trial ends or throws.
 class TrialSettings {
  public:
@@ -60,10 +86,10 @@ class TrialSettings {
 
 }  // namespace
 
-std::string elision_site(const Block& block, const OpRegion& region, const std::vector<at::Tensor>& leaves,
-                         const std::vector<at::Tensor>& output_grads) {
+std::string elision_site(const Block& block, const std::vector<int64_t>& sizes, const OpRegion& region,
+                         const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads) {
   std::ostringstream text;
-  text << block.info().type;
+  text << block.info().type << at::IntArrayRef(sizes);
   for (const at::Tensor& tensor : leaves)
     text << ';' << c10::toString(tensor.scalar_type()) << tensor.sizes() << tensor.strides() << tensor.device()
          << (tensor.requires_grad() ? '+' : '-');
@@ -86,9 +112,12 @@ std::string elision_site(const Block& block, const OpRegion& region, const std::
 
 std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& leaves, std::size_t parameters,
                             const std::vector<at::Tensor>& output_grads, const Trial& trial) {
+  const std::size_t flow = leaves.size() - parameters;
+  for (std::size_t i = 0; i < flow; ++i)
+    if (!leaves[i].is_floating_point()) return {};
   const TrialSettings settings(region);
   std::vector<at::Tensor> random = leaves, grads = output_grads;
-  for (std::size_t i = leaves.size() - parameters; i < leaves.size(); ++i)
+  for (std::size_t i = flow; i < leaves.size(); ++i)
     random[i] = pseudo_random(leaves[i], 0.1, i).requires_grad_(leaves[i].requires_grad());
   for (std::size_t i = 0; i < grads.size(); ++i)
     if (grads[i].defined()) grads[i] = pseudo_random(grads[i], 1.0, 100 + i);
@@ -101,8 +130,25 @@ std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& lea
     if (unread(region, {position}, truth, gradients)) dead.insert(position);
   }
   // All together: two values may each be unread only while the other is there.
-  return unread(region, dead, truth, gradients) ? dead : std::set<int64_t>{};
+  if (!unread(region, dead, truth, gradients)) return {};
+  for (const Variation variation : {Variation::random, Variation::zeros, Variation::ones}) {
+    if (dead.empty()) break;
+    vary(leaves, flow, variation, random);
+    keep_unread(region, dead, gradients);
+  }
+  return dead;
 }
+
+namespace {
+std::string text_of(const OpRegion& region, const std::set<int64_t>& positions) {
+  std::string text;
+  for (const int64_t position : positions) {
+    const HeavyOp& op = region.calls()[static_cast<std::size_t>(position)];
+    text += (text.empty() ? "" : " or ") + op.op + "#" + std::to_string(op.index);
+  }
+  return text;
+}
+}  // namespace
 
 void require_still_dead(const Block& block, OpRegion& region, const std::set<int64_t>& dead,
                         const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads,
@@ -112,9 +158,9 @@ void require_still_dead(const Block& block, OpRegion& region, const std::set<int
   const auto gradients = [&] { return trial(leaves, output_grads); };
   const std::vector<at::Tensor> truth = gradients();
   if (!unread(region, dead, truth, gradients))
-    throw Error(ExitCode::failed, "block \"" + block.info().name +
-                                      "\": a value that nothing read when elision was tested is read now; "
-                                      "gradients would be wrong. Run with elision off and report the model.");
+    throw Error(ExitCode::failed, "block \"" + block.info().name + "\": the result of " + text_of(region, dead) +
+                                      " is read now, but nothing read it when this was tested; gradients would be "
+                                      "wrong. Set elide = false in the recipe and report the model.");
 }
 
 }  // namespace trainer::recompute

@@ -4,7 +4,9 @@
 /// An operation is dead for a site when every gradient stays bit-equal with its value replaced by NaN AND by two finite
 /// poisons of both signs: NaN alone passes through max-like operations and comparisons, finite ones alone through
 /// others. Output gradients and trained parameters are randomised for the test, since zero-initialised adapters would
-/// make live values look dead.
+/// make live values look dead. The flow's inputs are varied as well, since a value may be hidden by what they hold just
+/// now (a padding mask that masks everything); those that are no floating-point numbers cannot be, so a block that
+/// reads one has no dead values.
 #pragma once
 
 #include "op_region.hpp"
@@ -15,10 +17,10 @@ namespace trainer::recompute {
 using Trial = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves,
                                                     const std::vector<at::Tensor>& output_grads)>;
 
-/// Text that is equal exactly for runs with the same dead values: block type, shapes, dtypes, strides, which inputs,
-/// outputs and which of the block's parameters have gradients, and what is kept.
-std::string elision_site(const Block& block, const OpRegion& region, const std::vector<at::Tensor>& leaves,
-                         const std::vector<at::Tensor>& output_grads);
+/// Text that is equal exactly for runs with the same dead values: block type, the flow's numbers (`sizes`), shapes,
+/// dtypes, strides, which inputs, outputs and which of the block's parameters have gradients, and what is kept.
+std::string elision_site(const Block& block, const std::vector<int64_t>& sizes, const OpRegion& region,
+                         const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads);
 
 /// Positions of dead calls. `leaves`: the block's inputs, the last `parameters` of them trained parameters.
 std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& leaves, std::size_t parameters,

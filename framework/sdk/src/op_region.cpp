@@ -108,18 +108,16 @@ void OpRegion::mismatch(const HeavyOp& op) const {
   std::string expected = "nothing more";
   if (const auto i = static_cast<std::size_t>(op.position); i < calls_.size())
     expected = calls_[i].op + " #" + std::to_string(calls_[i].index) + " " + calls_[i].arguments;
-  throw Error(ExitCode::failed, where(op) + ": the recompute calls " + op.op + " " + op.arguments +
-                                    " where the forward called " + expected +
-                                    ". A block must make the same calls every time it runs.");
+  throw OtherCalls(where(op) + ": the recompute calls " + op.op + " " + op.arguments + " where the forward called " +
+                   expected + ". A block must make the same calls every time it runs.");
 }
 
 void OpRegion::require_all_replayed() const {
   if (position_ == static_cast<int64_t>(calls_.size())) return;
   const HeavyOp& missing = calls_[static_cast<std::size_t>(position_)];
-  throw Error(ExitCode::failed, "block \"" + block_.info().name + "\": the recompute made " +
-                                    std::to_string(position_) + " heavy calls, the forward " +
-                                    std::to_string(calls_.size()) + "; the first one missing is " + missing.op + " #" +
-                                    std::to_string(missing.index));
+  throw OtherCalls("block \"" + block_.info().name + "\": the recompute made " + std::to_string(position_) +
+                   " heavy calls, the forward " + std::to_string(calls_.size()) + "; the first one missing is " +
+                   missing.op + " #" + std::to_string(missing.index));
 }
 
 int64_t OpRegion::kept_bytes() const {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <trainer/sdk/error.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include <functional>
@@ -18,6 +19,11 @@
 #include <vector>
 
 namespace trainer::recompute {
+
+/// A replay made other heavy calls than its forward.
+struct OtherCalls : Error {
+  explicit OtherCalls(const std::string& message) : Error(ExitCode::failed, message) {}
+};
 
 enum class Poison { none, nan, positive, negative };
 

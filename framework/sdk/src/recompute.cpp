@@ -20,15 +20,35 @@ using recompute::Resident;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// An input that an ActivationStore keeps. A store may hold the tensor itself for a while; then a change in place would
+/// reach it, and must be found as it is for what autograd saves.
+struct Stored {
+  std::shared_ptr<void> handle;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  int64_t version = 0;
+
+  [[nodiscard]] bool changed(const at::Tensor& taken) const {
+    const auto original = storage.lock();
+    return original && taken.has_storage() && taken.storage().unsafeGetStorageImpl() == original.get() &&
+           recompute::versions({taken}).front() != version;
+  }
+};
+
+[[noreturn]] void refuse_change_after_forward(const Block& block) {
+  throw Error(ExitCode::failed, "block \"" + block.info().name +
+                                    "\" cannot be recomputed: one of its inputs or parameters was changed in place "
+                                    "after its forward");
+}
+
 /// What a recomputed block keeps between forward and backward, besides its inputs.
 struct Kept : torch::CustomClassHolder {
   Block* block = nullptr;
   BlockRun run;
   Flow shape;  ///< undefined where the flow is; tensors are replaced by the saved ones
   std::vector<Parameter*> parameters;
-  std::vector<bool> requires_grad;            ///< of each flat input
-  std::vector<std::shared_ptr<void>> stored;  ///< flow inputs, when an ActivationStore keeps them
-  std::vector<at::Tensor> forward_outputs;    ///< metadata (1 element of storage), or the outputs when verifying
+  std::vector<bool> requires_grad;          ///< of each flat input
+  std::vector<Stored> stored;               ///< flow inputs, when an ActivationStore keeps them
+  std::vector<at::Tensor> forward_outputs;  ///< metadata (1 element of storage), or the outputs when verifying
   bool verifying = false;
   recompute::OpTrace trace;                     ///< heavy calls of the forward, when verifying
   std::unique_ptr<recompute::OpRegion> region;  ///< null: every operation is recomputed, unseen
@@ -105,15 +125,18 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     const Resident resident(kept->run, Pass::backward);
     const std::vector<at::Tensor> leaves = recompute::alias_leaves(restore(ctx, *kept));
     const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
-    if (kept->region) prepare_replay(*kept, leaves, grads, keep_graph);
+    if (kept->region) {
+      if (kept->verifying) verify_whole(*kept, leaves);
+      prepare_replay(*kept, leaves, grads, keep_graph);
+    }
     const at::AutoGradMode grad_on(true);
     recompute::OpTrace calls;
     std::vector<at::Tensor> again =
         forward_in_region(*kept, recompute::OpRegion::Mode::replay, leaves, kept->verifying ? &calls : nullptr);
-    // A dead value is a placeholder: only what it does not reach can be compared.
-    const bool compare = kept->verifying && (!kept->region || kept->region->dead.empty());
-    recompute::require_equal(block, kept->forward_outputs, again, compare, "in the recompute");
-    if (kept->verifying) recompute::require_same_calls(block, kept->trace, calls, "in the recompute");
+    // With a region, bits were compared before: a dead value is a placeholder, and what it reaches holds anything.
+    const bool compare = kept->verifying && !kept->region;
+    recompute::require_equal(block, kept->forward_outputs, again, compare, kRecompute);
+    if (kept->verifying) recompute::require_same_calls(block, kept->trace, calls, kRecompute);
     if (kept->region) add_replay(*kept);
     // The node lives as long as the loss; what it keeps besides saved variables must go with them, block by block.
     if (!keep_graph) kept->release();
@@ -121,6 +144,17 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 
  private:
+  static constexpr const char* kRecompute = "in the recompute";
+
+  /// A replay that leaves nothing out, for its outputs alone.
+  static void verify_whole(Kept& kept, const std::vector<at::Tensor>& leaves) {
+    kept.region->dead.clear();
+    kept.region->keep_outputs = true;
+    const at::AutoGradMode grad_on(true);
+    const std::vector<at::Tensor> again = forward_in_region(kept, recompute::OpRegion::Mode::replay, leaves);
+    recompute::require_equal(*kept.block, kept.forward_outputs, again, /*compare_bits=*/true, kRecompute);
+  }
+
   static void save(AutogradContext* ctx, Kept& kept, const std::vector<at::Tensor>& inputs) {
     for (const at::Tensor& tensor : inputs) kept.requires_grad.push_back(tensor.requires_grad());
     const std::size_t flow_inputs = inputs.size() - kept.parameters.size();
@@ -128,7 +162,11 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       ctx->save_for_backward(inputs);
       return;
     }
-    for (std::size_t i = 0; i < flow_inputs; ++i) kept.stored.push_back(kept.run.store->put(inputs[i], kept.run.site));
+    const std::vector<int64_t> versions = recompute::versions(inputs);
+    for (std::size_t i = 0; i < flow_inputs; ++i)
+      kept.stored.push_back({kept.run.store->put(inputs[i], kept.run.site),
+                             c10::weak_intrusive_ptr<c10::StorageImpl>(inputs[i].storage().getWeakStorageImpl()),
+                             versions[i]});
     ctx->save_for_backward({inputs.begin() + static_cast<std::ptrdiff_t>(flow_inputs), inputs.end()});
   }
 
@@ -139,11 +177,12 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
       if (text.find("inplace") == std::string::npos && text.find("in-place") == std::string::npos) throw;
-      throw Error(ExitCode::failed, "block \"" + kept.block->info().name +
-                                        "\" cannot be recomputed: one of its inputs or parameters was changed in place "
-                                        "after its forward");
+      refuse_change_after_forward(*kept.block);
     }
-    for (const auto& handle : kept.stored) inputs.push_back(kept.run.store->take(handle, kept.run.site));
+    for (const Stored& stored : kept.stored) {
+      inputs.push_back(kept.run.store->take(stored.handle, kept.run.site));
+      if (stored.changed(inputs.back())) refuse_change_after_forward(*kept.block);
+    }
     for (at::Tensor& tensor : saved) inputs.push_back(std::move(tensor));
     // Integer and frozen inputs, and whatever a store returned, get back the flag that they had.
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -183,7 +222,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
         const at::AutoGradMode grad_on(true);
         return gradients(forward_in_region(kept, recompute::OpRegion::Mode::replay, inputs), output_grads, inputs);
       };
-      const std::string site = recompute::elision_site(*kept.block, region, leaves, grads);
+      const std::string site = recompute::elision_site(*kept.block, kept.shape.sizes, region, leaves, grads);
       auto known = sites->dead.find(site);
       if (known == sites->dead.end())
         known =
@@ -249,6 +288,7 @@ std::vector<at::Tensor> own_nodes(const std::vector<at::Tensor>& tensors) {
 
 std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const BlockRun& run,
                                        const std::vector<Parameter*>& parameters, const FlatInputs& inputs) {
+  recompute::refuse_autocast(block, inputs);
   auto kept = c10::make_intrusive<Kept>();
   kept->block = &block;
   kept->run = run;
@@ -262,7 +302,7 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
   for (auto* list : {&kept->shape.carried, &kept->shape.shared})
     for (at::Tensor& tensor : *list)
       if (tensor.defined()) tensor = placeholder;
-  const std::string site = run.state != nullptr ? recompute::signature(block, inputs) : "";
+  const std::string site = run.state != nullptr ? recompute::signature(block, flow, inputs) : "";
   const bool first = run.state != nullptr && !inputs.tensors.front().is_meta() &&
                      (run.state->always || !run.state->signatures.contains(site));
   kept->verifying = first;

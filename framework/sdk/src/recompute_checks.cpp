@@ -2,6 +2,7 @@
 /// a Node, and one file then changes with it.
 #include "recompute_checks.hpp"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/equal.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
@@ -154,10 +155,16 @@ void refuse_changed_inputs(const Block& block, const FlatInputs& inputs, const s
       fail(block, "changed its input " + inputs.names[i] + " in place; a recompute would read the changed values");
 }
 
-std::string signature(const Block& block, const FlatInputs& inputs) {
+void refuse_autocast(const Block& block, const FlatInputs& inputs) {
+  const at::DeviceType device = inputs.tensors.front().device().type();
+  if ((device == at::kCPU || device == at::kCUDA) && at::autocast::is_autocast_enabled(device))
+    fail(block, "runs under autocast, which its recompute would not see; load the model in the dtype it computes in");
+}
+
+std::string signature(const Block& block, const Flow& flow, const FlatInputs& inputs) {
   // By name, not by type alone: a member cached by an earlier block of the same type is seen only in the later one.
   std::ostringstream text;
-  text << block.info().name << ':' << block.info().type;
+  text << block.info().name << ':' << block.info().type << at::IntArrayRef(flow.sizes);
   for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = inputs.tensors[i];
     text << ';' << inputs.names[i] << c10::toString(tensor.scalar_type()) << tensor.sizes() << tensor.strides()

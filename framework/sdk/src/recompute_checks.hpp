@@ -39,7 +39,10 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b);
 std::vector<int64_t> versions(const std::vector<at::Tensor>& tensors);
 void refuse_changed_inputs(const Block& block, const FlatInputs& inputs, const std::vector<int64_t>& before);
 
+/// Throws under torch::autocast: its casts are the surroundings', which a recompute in backward would not have.
+void refuse_autocast(const Block& block, const FlatInputs& inputs);
+
 /// Text that is equal exactly for runs that are verified once.
-std::string signature(const Block& block, const FlatInputs& inputs);
+std::string signature(const Block& block, const Flow& flow, const FlatInputs& inputs);
 
 }  // namespace trainer::recompute

@@ -14,6 +14,9 @@ constexpr std::array kMatmuls{
 constexpr std::array kAttentions{"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
                                  "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
                                  "_scaled_dot_product_fused_attention_overrideable"};
+constexpr std::array kRandom{"bernoulli", "dropout",          "multinomial", "native_dropout", "normal",
+                             "rand",      "rand_like",        "randint",     "randn",          "randn_like",
+                             "randperm",  "rrelu_with_noise", "uniform"};
 constexpr std::array kPresets{"attention", "matmul", "every_second_matmul"};
 
 template <typename List>
@@ -30,11 +33,15 @@ std::vector<std::string> valid_names() {
 }
 
 [[noreturn]] void refuse(const std::string& text, const std::string& name) {
+  if (contains(kRandom, name))
+    throw Error(ExitCode::bad_recipe, "memory.selective_checkpointing.save: \"" + text +
+                                          "\": random operators cannot be kept; a block must draw no random numbers, "
+                                          "they come to it through its flow");
   throw Error(ExitCode::bad_recipe,
               "memory.selective_checkpointing.save: \"" + text + "\" is no preset, operator or call that can be kept" +
                   did_you_mean(name, valid_names()) +
                   "; give attention, matmul, every_second_matmul, an operator (mm, frozen_linear, ...) or one call as "
-                  "\"TYPE:OPERATOR#INDEX\". Random operators cannot be kept.");
+                  "\"TYPE:OPERATOR#INDEX\"");
 }
 
 std::string call_text(const HeavyOp& op) { return op.block_type + ":" + op.op + "#" + std::to_string(op.index); }

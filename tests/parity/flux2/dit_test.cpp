@@ -176,7 +176,7 @@ TEST_P(Dit, SameBitsTwice) {
   EXPECT_TRUE(at::equal(run(*one.model, parity_.inputs()).velocity, run(*two.model, parity_.inputs()).velocity));
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, Dit, ::testing::ValuesIn(parity_directories()), DirectoryName());
+INSTANTIATE_TEST_SUITE_P(Parity, Dit, ::testing::ValuesIn(parity_directories()), test::DirName{});
 
 }  // namespace
 }  // namespace trainer::flux2

@@ -170,11 +170,4 @@ std::vector<at::Tensor> Parity::references() const {
   return list;
 }
 
-std::string DirectoryName::operator()(const ::testing::TestParamInfo<fs::path>& info) const {
-  std::string name = info.param.filename().string();
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-}
-
 }  // namespace trainer::flux2

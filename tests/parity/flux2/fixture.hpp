@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <support/parity.hpp>
 #include <support/simple_builder.hpp>
 #include <vector>
 
@@ -94,11 +95,6 @@ class Parity {
   std::filesystem::path directory_;
   NamedTensors tensors_;
   nlohmann::json sizes_;
-};
-
-/// Names a test instance after its directory.
-struct DirectoryName {
-  std::string operator()(const ::testing::TestParamInfo<std::filesystem::path>& info) const;
 };
 
 }  // namespace trainer::flux2

@@ -102,7 +102,7 @@ TEST_P(Layout, OneTensorInBothLayouts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, Layout, ::testing::ValuesIn(parity_directories()), DirectoryName());
+INSTANTIATE_TEST_SUITE_P(Parity, Layout, ::testing::ValuesIn(parity_directories()), test::DirName{});
 
 }  // namespace
 }  // namespace trainer::flux2

@@ -25,7 +25,7 @@ TEST_P(Schedule, Sampling) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, Schedule, ::testing::ValuesIn(parity_directories()), DirectoryName());
+INSTANTIATE_TEST_SUITE_P(Parity, Schedule, ::testing::ValuesIn(parity_directories()), test::DirName{});
 
 TEST(TrainingShift, IsLinearAndNotClamped) {
   EXPECT_DOUBLE_EQ(training_mu(256), 0.5);

@@ -112,12 +112,7 @@ TEST_P(VaeParity, SameInputSameBits) {
   EXPECT_TRUE(same_bits(a->encode(image().unsqueeze(2)), b->encode(image().unsqueeze(2))));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dirs, VaeParity, testing::ValuesIn(parity_dirs()), [](const auto& info) {
-  std::string name = info.param.filename().string();
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Dirs, VaeParity, testing::ValuesIn(parity_dirs()), DirName{});
 
 }  // namespace
 }  // namespace trainer::test

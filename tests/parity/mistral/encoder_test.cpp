@@ -178,7 +178,7 @@ TEST_P(Encoder, IdentityNamesWhatChangesTheResultAndNothingElse) {
   EXPECT_NE(identity(plain), base);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dirs, Encoder, testing::ValuesIn(parity_dirs()), dir_name);
+INSTANTIATE_TEST_SUITE_P(Dirs, Encoder, testing::ValuesIn(parity_dirs()), DirName{});
 
 /// One id a byte, and the templates' special tokens.
 class ByteTokenizer final : public Tokenizer {

@@ -241,7 +241,7 @@ TEST_P(LmErrors, RefusesAnotherModelsTokenizer) {
       std::string(outside.what()).starts_with("the tokenizer gave token id 70000, but the text encoder knows "));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dirs, LmErrors, testing::ValuesIn(parity_dirs()), dir_name);
+INSTANTIATE_TEST_SUITE_P(Dirs, LmErrors, testing::ValuesIn(parity_dirs()), DirName{});
 
 }  // namespace
 }  // namespace trainer::test

@@ -80,12 +80,4 @@ Error thrown(Body&& body) {
   return {ExitCode::done, ""};
 }
 
-/// A directory's name as gtest wants names of instances.
-inline std::string dir_name(const testing::TestParamInfo<std::filesystem::path>& info) {
-  std::string name = info.param.filename().string();
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
-  return name;
-}
-
 }  // namespace trainer::test

@@ -71,7 +71,7 @@ TEST_P(LmParity, Bf16StaysNearFp32) {
   EXPECT_GT(error, 1e-4) << "this was not computed in bf16";
 }
 
-INSTANTIATE_TEST_SUITE_P(Dirs, LmParity, testing::ValuesIn(parity_dirs()), dir_name);
+INSTANTIATE_TEST_SUITE_P(Dirs, LmParity, testing::ValuesIn(parity_dirs()), DirName{});
 
 }  // namespace
 }  // namespace trainer::test

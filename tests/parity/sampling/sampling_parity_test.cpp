@@ -97,12 +97,7 @@ TEST_P(SamplingParity, DistilledSampleWithoutGuidance) {
   compare("distilled.", {{{"prompt_embeds", data_.at("prompt_embeds")}}, {}}, 1.0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dirs, SamplingParity, ::testing::ValuesIn(parity_dirs()), [](const auto& info) {
-  std::string name = info.param.filename().string();
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Dirs, SamplingParity, ::testing::ValuesIn(parity_dirs()), DirName{});
 
 }  // namespace
 }  // namespace trainer::test

@@ -69,7 +69,7 @@ TEST_P(DoubleBackward, GradientsAsDiffusersAndTheSameRecomputed) {
   EXPECT_EQ(references, plain.grads.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, DoubleBackward, ::testing::ValuesIn(test::parity_dirs()), directory_name);
+INSTANTIATE_TEST_SUITE_P(Parity, DoubleBackward, ::testing::ValuesIn(test::parity_dirs()), test::DirName{});
 
 }  // namespace
 }  // namespace trainer::parity

@@ -133,13 +133,6 @@ Example RecordedObjective::prepare(const Batch& batch, const Model& model, const
   return example;
 }
 
-std::string directory_name(const ::testing::TestParamInfo<std::filesystem::path>& info) {
-  std::string name = info.param.filename().string();
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-}
-
 double measured(const std::string& what, double value) {
   std::printf("    %-44s %.3g\n", what.c_str(), value);
   return value;

@@ -89,9 +89,6 @@ class RecordedObjective final : public Objective {
   at::Tensor guidance_;  // [steps, B], undefined for models without
 };
 
-/// Names a test instance after its directory.
-std::string directory_name(const ::testing::TestParamInfo<std::filesystem::path>& info);
-
 /// Writes a measured number into the test's report and returns it.
 double measured(const std::string& what, double value);
 

@@ -211,7 +211,7 @@ TEST_P(LoraTraining, ExactNoiseLevelsInBf16) {
   for (const auto& [name, tensor] : recorded.final) EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, LoraTraining, ::testing::ValuesIn(test::parity_dirs()), directory_name);
+INSTANTIATE_TEST_SUITE_P(Parity, LoraTraining, ::testing::ValuesIn(test::parity_dirs()), test::DirName{});
 
 }  // namespace
 }  // namespace trainer::parity

@@ -100,7 +100,7 @@ TEST_P(Portable, StartingFromAFileGivesItsPrediction) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, Portable, ::testing::ValuesIn(test::parity_dirs()), directory_name);
+INSTANTIATE_TEST_SUITE_P(Parity, Portable, ::testing::ValuesIn(test::parity_dirs()), test::DirName{});
 
 }  // namespace
 }  // namespace trainer::parity

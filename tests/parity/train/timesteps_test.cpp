@@ -68,7 +68,7 @@ TEST_P(Timesteps, DiffSynth) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, Timesteps, ::testing::ValuesIn(test::parity_dirs()), directory_name);
+INSTANTIATE_TEST_SUITE_P(Parity, Timesteps, ::testing::ValuesIn(test::parity_dirs()), test::DirName{});
 
 }  // namespace
 }  // namespace trainer::parity

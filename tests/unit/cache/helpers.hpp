@@ -5,6 +5,7 @@
 #include <base/files.hpp>
 #include <cache/builder.hpp>
 #include <data/image.hpp>
+#include <support/errors.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <ATen/ops/full.h>
@@ -17,6 +18,8 @@
 #include <string>
 
 namespace trainer::cache {
+
+using test::message_of;
 
 /// {"embeds": [3, 2] filled with the caption's length}; counts calls.
 class FakeTextEncoder final : public TextEncoder {
@@ -99,18 +102,5 @@ class CacheTest : public testing::Test {
   Encoders encoders_;
   std::vector<std::size_t> image_calls_, text_calls_;
 };
-
-/// The message of the Error that `work` throws, with every `cut` removed; "" when it throws none.
-template <typename Work>
-std::string message_of(const Work& work, const std::string& cut = {}) {
-  try {
-    work();
-  } catch (const Error& error) {
-    std::string text = error.what();
-    for (std::size_t at; !cut.empty() && (at = text.find(cut)) != std::string::npos;) text.erase(at, cut.size());
-    return text;
-  }
-  return {};
-}
 
 }  // namespace trainer::cache

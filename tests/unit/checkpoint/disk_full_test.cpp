@@ -82,6 +82,10 @@ std::string fill_step_by_step(const fs::path& root) {
       return failures > 10 ? "" : "only " + std::to_string(failures) + " failures were seen";
     } catch (const Error& error) {
       ++failures;
+      const std::string text = error.what();
+      if (pages == 0 &&
+          (text.find("a checkpoint needs ") == std::string::npos || text.find(" are free") == std::string::npos))
+        return "an empty disk is not seen before writing: " + text;
       if (error.exit_code() != ExitCode::io || error.code() != "IO_NO_SPACE")
         return "another error with " + std::to_string(pages) + " pages: " + error.code() + " " + error.what();
     }

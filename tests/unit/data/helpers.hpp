@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <base/files.hpp>
 #include <data/image.hpp>
+#include <support/errors.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include <string>
 
 namespace trainer::data {
+
+using test::message_of;
 
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(std::getenv("TRAINER_SOURCE_ROOT")) / "tests/data/images" / name;
@@ -40,18 +43,5 @@ class TempFolder {
  private:
   std::filesystem::path folder_;
 };
-
-/// The message of the Error that `work` throws, with every `cut` removed; "" when it throws none.
-template <typename Work>
-std::string message_of(const Work& work, const std::string& cut = {}) {
-  try {
-    work();
-  } catch (const Error& error) {
-    std::string text = error.what();
-    for (std::size_t at; !cut.empty() && (at = text.find(cut)) != std::string::npos;) text.erase(at, cut.size());
-    return text;
-  }
-  return {};
-}
 
 }  // namespace trainer::data

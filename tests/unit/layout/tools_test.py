@@ -126,6 +126,45 @@ class CudaDetection(InFolder):
             self.assertEqual(self.said(*arguments)[0], "setup --quiet", arguments)
 
 
+class Fuzzing(InFolder):
+    """tools/fuzz over targets that are scripts."""
+
+    FINE = """#!/bin/sh\necho "#9 DONE cov: 12 ft: 3"\necho "stat::number_of_executed_units: 34" """
+    BROKEN = """#!/bin/sh\necho "broken promise: x"\necho "Test unit written to found/x"\nexit 77"""
+
+    def fuzz(self, targets, *arguments):
+        (self.folder / "tools").mkdir()
+        shutil.copy(TOOLS / "fuzz", self.folder / "tools/fuzz")
+        for name in ("tools/setup", "tools/build"):
+            self.write(name, "#!/bin/sh\n", 0o755)
+        for name, script in targets.items():
+            self.write(f"tests/fuzz/corpus/{name}/seed", "")
+            self.write(f"build/fuzz/tests/fuzz/fuzz_{name}", script, 0o755)
+        done = subprocess.run([self.folder / "tools/fuzz", *arguments], capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    def test_every_target_is_run_and_counted(self):
+        code, lines, _ = self.fuzz({"a": self.FINE, "b": self.FINE}, "--seconds", "1")
+        self.assertEqual((code, lines[-1]), (0, "2 passed, 0 failed"))
+        self.assertRegex(lines[0], r"^a +34 inputs in +\d+ s +12 branches$")
+
+    def test_a_finding_is_a_failure(self):
+        code, lines, _ = self.fuzz({"a": self.BROKEN, "b": self.FINE}, "--jobs", "1")
+        self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed"))
+        self.assertIn("FAILED (exit 77): found/x", lines[0])
+        self.assertEqual(lines[1], "broken promise: x")
+
+    def test_chosen_targets_only(self):
+        self.assertEqual(self.fuzz({"a": self.BROKEN, "b": self.FINE}, "b")[1][-1], "1 passed, 0 failed")
+
+    def test_wrong_arguments(self):
+        for arguments, text in ((["c"], 'no target "c"'), (["--seconds", "x"], "--seconds needs a number"), (["--x"], "unknown")):
+            shutil.rmtree(self.folder / "tools", ignore_errors=True)
+            code, _, errors = self.fuzz({"a": self.FINE}, *arguments)
+            self.assertEqual(code, 2, arguments)
+            self.assertIn(text, errors)
+
+
 class Setup(InFolder):
     def run_setup(self, *arguments, **environment):
         shutil.copytree(TOOLS, self.folder / "tools", dirs_exist_ok=True)

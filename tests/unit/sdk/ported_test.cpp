@@ -57,7 +57,8 @@ TEST(CheckpointRng, KeyedDropoutIsEqual) {
   one.expect_equal();
 }
 
-/// test_checkpoint_not_preserve_rng_state_and_without_reentrant: there is nothing to preserve.
+/// test_checkpoint_not_preserve_rng_state_and_without_reentrant: there is nothing to preserve. (A block that draws is
+/// refused: DetectsNonDeterminism.RandomNumbers.)
 TEST(CheckpointRng, TheGeneratorIsNotTouched) {
   const at::Generator generator = at::detail::getDefaultCPUGenerator();
   const auto state = [&] { return at::Tensor::wrap_tensor_impl(generator.unsafeGetGeneratorImpl()->get_state()); };
@@ -107,13 +108,17 @@ TEST(BackwardInABlock, OfItsOwnGraphIsFine) {
   one.expect_equal();
 }
 
-/// set_early_stop_no_recompution_needed: where nothing is kept, nothing is recomputed.
-TEST(NothingNeeded, NoOutputReachesTheLoss) {
-  One one([&](const Flow& flow) { return std::vector<at::Tensor>{at::mm(flow.carried[0], one.weight->get())}; });
+/// set_early_stop_no_recompution_needed. Here a recomputed block runs once whenever a gradient arrives, also where its
+/// backward reads no value (x + 1); where none arrives, it does not run.
+TEST(NothingNeeded, RunsOnceWhereAGradientArrivesAndElseNever) {
+  One one([&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] + 1, flow.carried[0] + 2}; });
   const Flow end = run_chain({&one.block}, {{one.x * 1}, {}, {}}, recomputed(&one.state));
   const int calls = one.block.calls;
-  one.x.sum().backward();
+  const at::Tensor beside = (end.carried[0].detach() * one.x).sum();
+  beside.backward();
   EXPECT_EQ(one.block.calls, calls);
+  end.carried[1].sum().backward();
+  EXPECT_EQ(one.block.calls, calls + 1);
 }
 
 }  // namespace

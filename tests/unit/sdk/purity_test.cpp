@@ -1,6 +1,7 @@
 /// @file What a block must not do (change inputs, use random numbers, keep state), and what autograd may ask of a
 /// recomputed block (retain_graph, inputs=, hooks, reentrant backward) or may not (create_graph).
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand_like.h>
@@ -64,21 +65,46 @@ TEST(InPlace, OnValuesOfItsOwnIsFine) {
   One one([](const Flow& f) { return std::vector<at::Tensor>{(f.carried[0] * f.shared[0]).add_(1).relu_()}; });
   EXPECT_EQ(one.error(), "");
 }
+/// Holds on to the tensors themselves.
+class AliasStore final : public ActivationStore {
+ public:
+  std::shared_ptr<void> put(const at::Tensor& tensor, const Site&) override {
+    return std::make_shared<at::Tensor>(tensor.detach());
+  }
+  at::Tensor take(const std::shared_ptr<void>& handle, const Site&) override {
+    return *std::static_pointer_cast<at::Tensor>(handle);
+  }
+};
 /// test_pack_hook_with_inplace_modification_should_fail.
 TEST(InPlace, BetweenForwardAndBackwardIsRefused) {
   const char* const expected =
       "block \"single.7\" cannot be recomputed: one of its inputs or parameters was changed in place after its forward";
-  for (int which = 0; which < 3; ++which) {
+  AliasStore store;
+  for (int which = 0; which < 6; ++which) {
     One one;
-    const at::Tensor y = one.run();
+    BlockRun how = recomputed(&one.sites);
+    if (which >= 3) how.store = &store;
+    const at::Tensor y = run_chain({&one.block}, one.flow, how).carried[0];
     {
       const at::NoGradGuard no_grad;
-      if (which == 0) one.flow.carried[0].add_(1);
-      if (which == 1) one.flow.shared[0].add_(1);
-      if (which == 2) one.weight->value().add_(1);
+      if (which % 3 == 0) one.flow.carried[0].add_(1);
+      if (which % 3 == 1) one.flow.shared[0].add_(1);
+      if (which % 3 == 2) one.weight->value().add_(1);
     }
     EXPECT_EQ(error_of([&] { y.sum().backward(); }), expected) << which;
   }
+}
+
+/// test_checkpointing_non_reentrant_autocast_cpu.
+TEST(Autocast, IsRefused) {
+  One one;
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const std::string message = error_of([&] { one.run(); });
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_EQ(message,
+            "block \"single.7\" runs under autocast, which its recompute would not see; load the model in the dtype it "
+            "computes in");
+  EXPECT_EQ(one.error(), "");
 }
 
 /// test_checkpoint_detects_non_determinism, test_checkpoint_rng_cpu: random numbers must come from outside.

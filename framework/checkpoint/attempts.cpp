@@ -1,0 +1,86 @@
+#include <base/files.hpp>
+#include <checkpoint/attempts.hpp>
+#include <checkpoint/recovery.hpp>
+#include <nlohmann/json.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <algorithm>
+#include <fstream>
+
+namespace trainer::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Record {
+  int64_t from, reached, ended_at;
+  int failures;
+};
+
+/// What the run before left, or nothing when it ended well. A damaged file says nothing: it is only a hint.
+std::optional<Record> read(const fs::path& file) {
+  std::error_code failed;
+  if (!fs::is_regular_file(file, failed)) return {};
+  const auto json = nlohmann::json::parse(read_file(file, 1 << 16, "attempts"), nullptr, /*allow_exceptions=*/false);
+  const auto number = [&](const char* key) {
+    const auto it = json.is_object() ? json.find(key) : json.end();
+    return it != json.end() && it->is_number_unsigned() ? it->get<int64_t>() : -1;
+  };
+  const Record record{number("from"), number("reached"), number("ended_at"),
+                      static_cast<int>(std::min<int64_t>(number("failures"), Attempts::kLimit))};
+  if (record.from < 0 || record.reached < 0 || record.ended_at < 0 || record.failures < 0) return {};
+  return record;
+}
+
+std::string counted(int failures, int64_t from, int64_t ended_at) {
+  return std::to_string(failures) + " runs in a row went on from the checkpoint of step " + std::to_string(from) +
+         " and ended " + (ended_at > from ? "after step " + std::to_string(ended_at) : "before a step was done");
+}
+
+/// The newest checkpoint before `step`, with what to do with it.
+std::string older(const fs::path& run_folder, int64_t step) {
+  std::string found;
+  std::error_code absent;
+  if (!fs::is_directory(run_folder / "ckpt", absent)) return found;
+  for (const int64_t one : steps_in(run_folder / "ckpt"))
+    if (one < step) found = (run_folder / "ckpt" / step_name(one)).string();
+  return found.empty() ? found : "; to go on from an older one: --resume " + found + " --set run.output=ANOTHER";
+}
+
+}  // namespace
+
+Attempts::Attempts(const fs::path& run_folder, int64_t from)
+    : file_(run_folder / "attempts.json"), from_(from), reached_(from) {
+  if (const std::optional<Record> before = read(file_); before && before->from == from) {
+    const bool again = before->failures > 0 && before->ended_at == before->reached;
+    failures_ = again ? before->failures + 1 : 1;
+    ended_at_ = before->reached;
+  }
+  if (failures_ >= kLimit)
+    throw Error(ExitCode::bad_input,
+                run_folder.string() + ": " + counted(failures_, from, ended_at_) +
+                    "; another would do the same. Look at their last messages. To try once more delete " +
+                    file_.string() + older(run_folder, from),
+                "RUN_ATTEMPTS");
+  if (failures_ >= kSuspicious)
+    warning_ = counted(failures_, from, ended_at_) + "; after " + std::to_string(kLimit) + " no further one is made";
+  write();
+}
+
+void Attempts::reached(int64_t step) {
+  reached_ = step;
+  write();
+}
+
+void Attempts::write() const {
+  const nlohmann::ordered_json json{
+      {"from", from_}, {"reached", reached_}, {"failures", failures_}, {"ended_at", ended_at_}};
+  std::ofstream(file_) << json.dump() + "\n";
+}
+
+void Attempts::ended_well() {
+  std::error_code ignored;
+  fs::remove(file_, ignored);
+}
+
+}  // namespace trainer::checkpoint
