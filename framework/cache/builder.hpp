@@ -44,7 +44,8 @@ struct Entry {
 struct Built {
   std::vector<Entry> entries;  ///< one a sample of the dataset, in its order
   std::string empty_text;      ///< key of the empty caption, always cached: for dropped captions
-  std::size_t latents_found = 0, latents_made = 0, texts_found = 0, texts_made = 0;  ///< distinct entries
+  /// Distinct entries; found: also those that another part makes.
+  std::size_t latents_found = 0, latents_made = 0, texts_found = 0, texts_made = 0;
   std::vector<std::string> notes;  ///< damaged entries that were made again
 };
 

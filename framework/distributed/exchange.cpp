@@ -80,9 +80,9 @@ Exchange::Exchange(const Place& place, Meeting& meeting, milliseconds timeout) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ExitCode::collective_timeout,
-                "the ranks met, but could not connect with each other: " + first_line(error.what()) +
-                    "; GLOO_SOCKET_IFNAME names the network interface to use");
+    meeting.broken(first_line(error.what()) +
+                   "; the ranks met, but could not connect with each other (GLOO_SOCKET_IFNAME names the network "
+                   "interface to use)");
   }
 }
 

@@ -21,8 +21,12 @@ Group::Group() = default;
 Group::Group(const Place& place, std::chrono::milliseconds timeout) : place_(place) {
   if (place.alone()) return;
   meeting_ = std::make_unique<Meeting>(place, timeout);
-  exchange_ = std::make_unique<Exchange>(place, *meeting_, timeout);
-  meeting_->begin();
+  try {
+    exchange_ = std::make_unique<Exchange>(place, *meeting_, timeout);
+  } catch (const Error& error) {
+    meeting_->fail(error);
+    throw error.context("rank " + std::to_string(place.rank));
+  }
 }
 
 Group::~Group() = default;
@@ -35,6 +39,15 @@ Group& Group::alone() {
 
 void Group::progress(const std::string& doing) {
   if (meeting_) meeting_->progress(doing);
+}
+
+LongWork::LongWork(Group& group, const std::string& doing) : group_(group) {
+  group_.progress(doing);
+  if (group_.meeting_) group_.meeting_->long_work(true);
+}
+
+LongWork::~LongWork() {
+  if (group_.meeting_) group_.meeting_->long_work(false);
 }
 
 void Group::check() const {

@@ -20,11 +20,25 @@ namespace trainer::distributed {
 
 class Meeting;
 class Exchange;
+class Group;
 
 /// A number that is not 0, and the first rank that has one; rank -1: none.
 struct First {
   int64_t value = 0;
   int rank = -1;
+};
+
+/// Work of unknown length outside of training steps, as long as this lives: encoding, loading, saving, drawing. Others
+/// that wait for this rank wait as long as its process lives.
+class LongWork {
+ public:
+  LongWork(Group& group, const std::string& doing);
+  ~LongWork();
+  LongWork(const LongWork&) = delete;
+  LongWork& operator=(const LongWork&) = delete;
+
+ private:
+  Group& group_;
 };
 
 class Group {
@@ -76,6 +90,7 @@ class Group {
   void together(const std::function<void()>& work);
 
  private:
+  friend class LongWork;
   at::Tensor mean_over_ranks(const at::Tensor& flat);
 
   Place place_;

@@ -73,7 +73,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, milliseconds time
 
 /// What the thread and its rank share. Lives as long as either: a thread that hangs in the store is left behind.
 struct Meeting::Board {
-  c10::intrusive_ptr<c10d::Store> store;  ///< the thread's own connection after the start
+  c10::intrusive_ptr<c10d::Store> joining;  ///< the rank's connection
+  c10::intrusive_ptr<c10d::Store> store;    ///< the thread's
   int rank = 0;
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -82,6 +83,7 @@ struct Meeting::Board {
   std::vector<Seen> seen;
   Clock::time_point read = Clock::now();  ///< when the signs were read last
   std::optional<Fault> fault, to_tell;
+  int long_works = 0;  ///< begun and not ended
   bool lost = false;   ///< the store broke
   bool ended = false;  ///< the thread did
 
@@ -99,6 +101,7 @@ void Meeting::Board::run() {
   while (!lost) {
     const bool last = own.left;
     ++own.beat;
+    if (long_works > 0) ++own.progress;
     lock.unlock();
     exchange();
     lock.lock();
@@ -139,14 +142,25 @@ void Meeting::Board::exchange() {
 Meeting::Meeting(const Place& place, milliseconds timeout)
     : place_(place), timeout_(timeout), board_(std::make_shared<Board>()), entered_(Clock::now()) {
   board_->rank = place.rank;
-  board_->store = open_store(place, timeout);
-  join();
-  wait_for_all();
+  board_->joining = open_store(place, timeout);
+  try {
+    join();
+    wait_for_all();
+    begin();
+  } catch (const Error&) {
+    if (place_.rank == 0)
+      std::this_thread::sleep_for(kSilence);  // the others find out the same, as long as the store is there
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::collective_timeout,
+                "the store at " + place_.address + ":" + std::to_string(place_.port) +
+                    ", which rank 0 or its launcher holds, went away while the ranks met: " + first_line(error.what()));
+  }
 }
 
 void Meeting::join() {
   const Peer own{host_name(), ::getpid(), address_towards(place_.address, place_.port)};
-  c10d::Store& store = *board_->store;
+  c10d::Store& store = *board_->joining;
   store.set(key("sign", place_.rank), bytes(to_text(Sign{})));
   const std::string before = text(store.compareSet(key("here", place_.rank), {}, bytes(to_text(own))));
   if (before == to_text(own)) return;
@@ -157,7 +171,7 @@ void Meeting::join() {
 }
 
 void Meeting::wait_for_all() {
-  c10d::Store& store = *board_->store;
+  c10d::Store& store = *board_->joining;
   std::vector<std::string> keys;
   for (int rank = 0; rank < place_.size; ++rank) keys.push_back(key("here", rank));
   std::vector<int> missing;
@@ -195,10 +209,10 @@ std::string Meeting::name_of(int rank) const {
   return "rank " + std::to_string(rank) + " (host " + peer.host + ", process " + std::to_string(peer.pid) + ")";
 }
 
-c10::intrusive_ptr<c10d::Store> Meeting::store() const { return board_->store; }
+c10::intrusive_ptr<c10d::Store> Meeting::store() const { return board_->joining; }
 
 void Meeting::begin() {
-  board_->store = board_->store->clone();
+  board_->store = board_->joining->clone();
   board_->seen.assign(peers_.size(), {{}, Clock::now(), Clock::now()});
   board_->read = Clock::now();
   board_->thread = std::thread([board = board_] { board->run(); });
@@ -208,6 +222,11 @@ void Meeting::progress(const std::string& what) {
   const std::lock_guard lock(board_->mutex);
   ++board_->own.progress;
   board_->own.doing = what;
+}
+
+void Meeting::long_work(bool begins) {
+  const std::lock_guard lock(board_->mutex);
+  board_->long_works += begins ? 1 : -1;
 }
 
 void Meeting::enter() {

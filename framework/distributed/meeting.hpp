@@ -39,13 +39,13 @@ class Meeting {
   [[nodiscard]] const std::vector<Peer>& peers() const { return peers_; }
   /// "rank 2 (host gpu7, process 4711)"
   [[nodiscard]] std::string name_of(int rank) const;
-  /// For making a process group; not to be used after that.
+  /// A connection for making a process group; not to be used after that.
   [[nodiscard]] c10::intrusive_ptr<c10d::Store> store() const;
 
-  /// From now on the thread speaks for this rank. Call when the process group is made.
-  void begin();
   /// Some work was done; cheap. `what` is for messages.
   void progress(const std::string& what);
+  /// Work that cannot tell how it goes begins, or ends; meanwhile every sign of life counts as progress.
+  void long_work(bool begins);
   /// This rank has come to the next collective. Call `waiting` while it is not through.
   void enter();
   /// Throws Error when the run cannot go on: another rank failed (with its exit code), or is late for the collective
@@ -66,6 +66,8 @@ class Meeting {
   struct Board;
   void join();
   void wait_for_all();
+  /// From then on the thread speaks for this rank.
+  void begin();
   [[noreturn]] void give_up(const Missing& missing) const;
   [[nodiscard]] Missing holder_missing() const;
 

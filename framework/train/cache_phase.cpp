@@ -142,6 +142,7 @@ metrics::ConsoleOptions console_options(const Request& request) {
 }
 
 Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
+  const distributed::LongWork work(ranks, "reading the data set");
   const recipe::Recipe& recipe = assembly.recipe();
   const cache::Store store(recipe.cache.folder);
   const int64_t multiple = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;

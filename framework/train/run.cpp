@@ -102,9 +102,9 @@ void Run::check_resume() const {
 void Run::prepare() {
   prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_, ranks_); });
   for (const std::string& note : prepared_.notes) log_info(note);
+  const distributed::LongWork work(ranks_, "loading the model");
   agree();
   plan_memory();
-  ranks_.progress("loading the model");
   loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
@@ -333,6 +333,7 @@ void Run::save_on_the_way() {
 
 void Run::draw_samples(const std::string& title) {
   if (!ranks_.writer() || prepared_.samples.prompts.empty()) return;
+  const distributed::LongWork work(ranks_, "drawing samples");
   console_.clear();
   const Averaged averaged(ema_);
   try {
@@ -361,13 +362,13 @@ void Run::draw_samples(const std::string& title) {
 
 void Run::save_checkpoint(Save when) {
   if (!ranks_.writer()) return;
+  const distributed::LongWork work(ranks_, "saving");
   Progress progress;
   progress.step = steps_done();
   progress.threads = at::get_num_threads();
   progress.loss = record_.loss();
   progress.recipe = recipe::to_toml(recipe_);
   const auto note = [this](const std::string& problem) {
-    ranks_.progress("saving");
     warn("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
   };
   checkpoint::Patience patience;
@@ -397,6 +398,7 @@ fs::path Run::grid_file() const {
 
 void Run::export_weights() {
   if (!ranks_.writer()) return;
+  const distributed::LongWork work(ranks_, "exporting");
   const Averaged averaged(ema_);
   last_export_ = phases_.during("save", device(), [&] { return export_trained(loaded_, export_file(), steps_done()); });
 }

@@ -107,6 +107,23 @@ TEST_F(CacheTest, NaNIsNeverCachedAndNamesTheCaption) {
   EXPECT_EQ(store().check(kText, text_key(encoders_.text_encoder, "poison"), true).kind, Store::State::Kind::absent);
 }
 
+TEST_F(CacheTest, PartsTogetherMakeEverythingOnce) {
+  for (uint8_t i = 0; i < 9; ++i) picture(std::string(1, static_cast<char>('a' + i)), i, std::string(i + 1, 'x'));
+  std::size_t latents = 0, texts = 0;
+  for (int64_t part = 0; part < 3; ++part) {
+    BuildOptions options;
+    options.part = part;
+    options.parts = 3;
+    const Built made = built({}, options);
+    EXPECT_LT(made.latents_made, 9U) << part;
+    EXPECT_EQ(counts(built({}, options)).substr(0, 3), "9+0") << "the rest is left to the others";
+    latents += made.latents_made, texts += made.texts_made;
+  }
+  EXPECT_EQ(latents, 9U);
+  EXPECT_EQ(texts, 10U);
+  EXPECT_EQ(counts(built()), "9+0, 10+0");
+}
+
 TEST_F(CacheTest, EveryBadPictureIsNamedAndTheOthersAreCached) {
   picture("a", 10, "x");
   picture("b", 20, "x");

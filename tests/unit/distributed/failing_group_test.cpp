@@ -1,6 +1,7 @@
-#include "groups.hpp"
+
 
 #include <gtest/gtest.h>
+#include <support/groups.hpp>
 
 #include <chrono>
 
@@ -76,6 +77,17 @@ TEST(FailingGroup, ARankThatWorksIsWaitedForBeyondTheTimeout) {
     for (int i = 0; group.rank() == 0 && i < 40; ++i) {
       group.progress("samples");
       std::this_thread::sleep_for(milliseconds(100));
+    }
+    group.barrier();
+  });
+  for (const auto& problem : problems) EXPECT_FALSE(problem) << message_of(problem);
+}
+
+TEST(FailingGroup, LongWorkThatTellsNothingIsWaitedFor) {
+  const auto problems = run_ranks(2, seconds(2), [](Group& group) {
+    if (group.rank() == 1) {
+      const LongWork work(group, "loading");
+      std::this_thread::sleep_for(seconds(4));
     }
     group.barrier();
   });

@@ -1,6 +1,7 @@
-#include "groups.hpp"
+
 
 #include <gtest/gtest.h>
+#include <support/groups.hpp>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
