@@ -50,7 +50,7 @@ class Faults(RanksCase):
             begin = time.monotonic()
             codes = [COLLECTIVE_TIMEOUT, KILLED] if victim == 1 else [KILLED, COLLECTIVE_TIMEOUT]
             told = self.ends(processes, codes)[1 - victim]
-            self.assertLess(time.monotonic() - begin, PATIENCE + 5)
+            self.assertLess(time.monotonic() - begin, 30, "not as soon as it was needed")
             self.assertIn(f"error: rank {1 - victim}: rank {victim} (host ", told)
             self.assertIn("is gone", told)
             self.assert_whole(run)
@@ -60,7 +60,7 @@ class Faults(RanksCase):
     def test_a_rank_that_hangs_is_named(self):
         for victim in (1, 0):
             run = self.folder / f"run-{victim}"
-            processes = self.launch(run, 2, run__steps=1000)
+            processes = self.launch(run, 2, run__steps=1000, distributed__timeout=PATIENCE)
             self.wait_for_steps(processes[0], run, 2)
             processes[victim].send_signal(signal.SIGSTOP)
             begin = time.monotonic()
@@ -70,7 +70,7 @@ class Faults(RanksCase):
             self.assertEqual(processes[1 - victim].returncode, COLLECTIVE_TIMEOUT, err)
             self.assertIn(f"rank {victim} (host ", err)
             self.assertGreater(waited, PATIENCE - 2)
-            self.assertLess(waited, PATIENCE + 8)
+            self.assertLess(waited, PATIENCE + 15)
             self.assert_whole(run)
 
     def test_one_that_never_comes_is_named(self):
@@ -107,7 +107,7 @@ class TwoMachines(RanksCase):
 
     def start_in(self, name, rank, run, **more):
         process = subprocess.Popen(
-            ["ip", "netns", "exec", name, PROGRAM, *map(str, self.arguments(run, **{**FOUR, "distributed__timeout": PATIENCE, **more}))],
+            ["ip", "netns", "exec", name, PROGRAM, *map(str, self.arguments(run, **{**FOUR, "distributed__timeout": 60, **more}))],
             env=environment({**torchrun(rank, 2, 29500, self.ADDRESSES[0]), "LOCAL_RANK": "0"}),
             cwd=self.folder,
             text=True,
@@ -124,12 +124,12 @@ class TwoMachines(RanksCase):
         self.assertEqual(self.result(self.folder / "two", 6), self.result(self.folder / "one", 6))
 
         run = self.folder / "cut"
-        processes = [self.start_in(name, rank, run, run__steps=1000) for rank, name in enumerate(names)]
+        processes = [self.start_in(name, rank, run, run__steps=1000, distributed__timeout=PATIENCE) for rank, name in enumerate(names)]
         self.wait_for_steps(processes[0], run, 2)
         self.shell(f"ip -n {names[1]} link set {cable[1]} down")
         begin = time.monotonic()
         told = self.ends(processes, COLLECTIVE_TIMEOUT)
-        self.assertLess(time.monotonic() - begin, PATIENCE + 10)
+        self.assertLess(time.monotonic() - begin, PATIENCE + 20)
         for rank, err in enumerate(told):
             self.assertIn(f"rank {1 - rank} (host ", err)
         self.assert_whole(run)
