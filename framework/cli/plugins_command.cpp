@@ -31,6 +31,7 @@ int list(const Common& common) {
 
 void add_plugins(CLI::App& app, Common& common) {
   static std::string file, model;
+  static std::vector<std::string> devices;
   CLI::App* command = app.add_subcommand("plugins", "List or check plugins")->require_subcommand(1);
   command->footer("Example: trainer plugins list");
   CLI::App* listing = command->add_subcommand("list", "What the search path holds, from the manifests; opens nothing");
@@ -40,13 +41,14 @@ void add_plugins(CLI::App& app, Common& common) {
       command->add_subcommand("check", "Load one plugin and prove that it trains what the plain run trains");
   check->add_option("FILE", file, "manifest (NAME.plugin.toml)")->required();
   check->add_option("--model", model, "Folder with weights, for a model plugin that offers no miniature of itself");
+  check->add_option("--device", devices, "Device to run on (cpu); for a placement two or more, e.g. cuda:0 cuda:1");
   check->footer(
       "Runs the plugin with every subset of the program's memory strategies, dtypes, trained parts and "
       "micro-batches on a small model, prints the table, and notes a pass in the user's configuration folder, "
       "so that `trainer run` does not warn.\nExample: trainer plugins check my_plugin.plugin.toml");
   check->callback([&common] {
     common.action = [&common] {
-      return call_engine("plugins_check", {{"file", file}, {"model", model}, {"json", common.json}},
+      return call_engine("plugins_check", {{"file", file}, {"model", model}, {"devices", devices}, {"json", common.json}},
                          find_layout(common.plugin_dirs), common.libtorch);
     };
   });

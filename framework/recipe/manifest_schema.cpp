@@ -46,6 +46,9 @@ std::vector<const OptionSpec*> pointers(const std::vector<OptionSpec>& specs) {
   return out;
 }
 
+/// More than this is no rounding, and no longer the same model.
+constexpr double kRounding = 0.05, kDense = 0.5;
+
 bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
 }
@@ -106,6 +109,7 @@ class ManifestReader {
     read_options();
     reading_.problems.throw_if_any(ExitCode::plugin_rejected);  // candidates are read by the options
     read_candidates();
+    read_tolerance();
     reading_.problems.throw_if_any(ExitCode::plugin_rejected);
     return std::move(schema_);
   }
@@ -202,6 +206,20 @@ class ManifestReader {
     for (const Candidate& other : schema_.candidates)
       if (equal({other.options}, {candidate.options})) reading_.problems.add(node.position, "candidate: given twice");
     schema_.candidates.push_back(std::move(candidate));
+  }
+
+  void read_tolerance() {
+    const Node* node = root_.find("tolerance");
+    if (node == nullptr) return;
+    if (schema_.kind != "memory")
+      reading_.problems.add(node->position, "tolerance: only memory strategies that pack weights have one, this is " +
+                                                in_quotes(schema_.kind));
+    const std::vector<OptionSpec> keys{
+        {.key = "rounding", .type = kFloat, .fallback = Value{schema_.tolerance.rounding}, .min = 0, .max = kRounding},
+        {.key = "dense", .type = kFloat, .fallback = Value{schema_.tolerance.dense}, .max = kDense, .above = 0}};
+    const Table values = read_table(node, node->position, "tolerance", pointers(keys), {}, reading_);
+    schema_.tolerance.rounding = get_or<double>(values, "rounding", 0);
+    schema_.tolerance.dense = get_or<double>(values, "dense", schema_.tolerance.dense);
   }
 
   void read_option(const Node& node) {

@@ -57,6 +57,17 @@ struct Candidate {
   std::string text;  ///< what the manifest gave, e.g. `save = ["attention"]`; "" for the defaults
 };
 
+/// How far a memory strategy that packs weights may be from what it stands for (`[tolerance]` of its manifest): what
+/// `prove`, `plugins check` and the equivalence matrix hold it to.
+struct Tolerance {
+  /// Between `matmul` and `grad_input` of a packed weight and the products with its own `dense()`: norm of the
+  /// difference over the norm. 0: bit-equal.
+  double rounding = 0;
+  /// Between the run with packed weights and the run with those of the file: loss of a step, and gradients of a
+  /// micro-batch (all of them as one vector), relative.
+  double dense = 0.1;
+};
+
 /// What a component (plugin or built-in) can be told.
 struct ComponentSchema {
   std::string name;     ///< the value of the section's `kind` ("flux2"); for memory the name in `memory.strategies`
@@ -68,6 +79,7 @@ struct ComponentSchema {
   std::vector<std::string> needs{};
   [[nodiscard]] bool needs_the(std::string_view what) const;
   std::vector<Candidate> candidates{};  ///< memory strategies: what `memory.budget` chooses from
+  Tolerance tolerance{};                ///< memory strategies that pack weights
 };
 
 /// One table of the recipe.
@@ -80,8 +92,8 @@ struct SectionSchema {
   std::vector<OptionSpec> options{};  ///< the keys the framework reads
 };
 
-/// Reads `name`, `kind`, `summary`, `needs`, the `[[option]]` and the `[[candidate]]` tables of a plugin manifest;
-/// other keys are the loader's. A candidate holds values for options of the component, checked like those of a recipe.
+/// Reads `name`, `kind`, `summary`, `needs`, the `[[option]]`, `[[candidate]]` and `[tolerance]` tables of a plugin
+/// manifest; other keys are the loader's. A candidate holds values for options of the component, checked like those of a recipe.
 /// Option keys: key, type, default, default_text, same_as, required, min, max, above, multiple_of, min_items,
 /// max_items, choices, unit, help, alias, must_exist. `file` names the manifest in messages. Throws Error
 /// (plugin_rejected) listing every mistake as file:line:col, among them a default that breaks its own rules.

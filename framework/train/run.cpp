@@ -10,6 +10,7 @@
 #include <recipe/load.hpp>
 #include <train/artifacts/attestation.hpp>
 #include <train/artifacts/export.hpp>
+#include <train/artifacts/proof.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/planning/recipe_budget.hpp>
 #include <train/run.hpp>
@@ -172,7 +173,7 @@ void Run::announce() const {
 }
 
 void Run::note_attestation() const {
-  const Strangers strangers = strangers_of(recipe_, assembly_.loader());
+  const Strangers strangers = strangers_of(recipe_, assembly_.loader(), assembly_.plan());
   const bool known = attested(strangers);
   if (!known) log_warning(attestation_warning(strangers, recipe_.file));
   const fs::path file = folder_ / "run.json";
@@ -180,6 +181,7 @@ void Run::note_attestation() const {
   const auto before = json;
   json["strangers"] = describe(strangers);
   json["attested"] = known;
+  json["proof"] = describe_stored_proof(folder_, proof_subject(recipe_, strangers, assembly_.plan()));
   if (json != before) write_file_atomically(file, json.dump(1) + "\n");
 }
 

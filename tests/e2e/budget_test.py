@@ -29,16 +29,19 @@ class Budget(RunCase):
         return found[1]
 
     def test_plan_is_printed_and_changes_nothing_that_is_learned(self):
-        plain = self.folder / "plain"
+        plain, packed = self.folder / "plain", self.folder / "packed"
         self.train(plain, **DEFAULTS)
+        self.train(packed, **{**DEFAULTS, "memory__strategies": '["fp8_weight_only"]'})
+        self.assertNotEqual(self.losses(packed), self.losses(plain))
         smallest = self.smallest()
+        formats = set()
         for name, budget in (("all", KEEP_ALL), ("least", smallest)):
             run, result = self.budget_run(name, budget)
             self.assertIn("plan for memory.budget", result.err)
             self.assertIn("predicted peak", result.err)
-            if budget == KEEP_ALL or "fp8" not in result.err:
-                self.assertEqual(self.losses(run), self.losses(plain))
             plan = json.loads((run / "plan.json").read_text())
+            formats.add(plan["format"])
+            self.assertEqual(self.losses(run), self.losses(plain if plan["format"] == "none" else packed), plan["format"])
             self.assertEqual(len(plan["blocks"]), 6)
             self.assertLessEqual(plan["peak"], plan["budget"])
             measured = max(line["peak_bytes"] for line in log_lines(run))
@@ -47,6 +50,7 @@ class Budget(RunCase):
             ways = {block["way"] for block in plan["blocks"]}
             self.assertEqual(ways == {"none"}, budget == KEEP_ALL, ways)
             self.assertIn("budget = ", (run / "recipe.toml").read_text())
+        self.assertEqual(formats, {"none", "fp8_weight_only"}, "both are compared")
 
     def test_too_small(self):
         result = self.train(

@@ -2,6 +2,7 @@
 and a limit of memory that one device does not keep and two do."""
 
 import os
+import pathlib
 import unittest
 
 from program import QUICKSTART, RunCase, log_lines, read_header, settings
@@ -50,6 +51,16 @@ class Split(RunCase):
             )
             self.assertEqual(self.result(later)[:2], self.result(self.folder / "cpu")[:2])
             later = self.folder / f"later-{step}"
+
+    def test_the_plugin_is_proven_on_two_devices_and_never_on_one(self):
+        manifest = pathlib.Path(os.environ["TRAINER_BUILD"]) / "strategies/placement/split/split.plugin.toml"
+        check = ["plugins", "check", manifest]
+        self.expect(UNAVAILABLE, "needs two devices to be proven", *check)
+        self.expect(UNAVAILABLE, "not two devices of one kind", *check, "--device", "cpu", "--device", "cpu")
+        self.expect(0, ["PROVEN", "12 cells: 12 bit-equal"], *check, "--device", "sim:0", "--device", "sim:1", env=LIBRARY)
+        single = str(manifest).replace("split", "single")
+        self.expect(3, ["NOT PROVEN", "leaves everything on one device"], "plugins", "check", single, "--device", "sim:0",
+                    "--device", "sim:1", env=LIBRARY)
 
     def test_samples_of_a_split_model(self):
         pictures = {"sample__prompts": '["a fox"]', "sample__steps": 2, "run__steps": 2}

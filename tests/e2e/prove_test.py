@@ -3,7 +3,10 @@
 import json
 import os
 import pathlib
+import random
+import re
 import shutil
+import struct
 import unittest
 import unittest.mock
 
@@ -39,10 +42,17 @@ class Prove(ProveCase):
                              *settings('memory.strategies=["fp8_weight_only", "selective_checkpointing"]')).out
         proof = json.loads(answer)
         self.assertTrue(proof["proven"])
-        both, packed = proof["comparisons"]
+        both, claimed, packed = proof["comparisons"]
         self.assertEqual(both["against"], "fp8_weight_only alone")
-        self.assertTrue(both["result"].startswith("bit-equal"), both)
+        self.assertEqual(claimed["against"], "its weights held densely")
+        for line in (both, claimed):
+            self.assertTrue(line["result"].startswith("bit-equal"), line)
         self.assertIn("dense", packed["result"])
+        apart = packed["from_dense_weights"]
+        self.assertEqual(apart["tolerance"], 0.1)
+        self.assertTrue(0 < apart["loss"] < 0.1 and 0 < apart["gradients"] < 0.1, apart)
+        self.assertGreater(both["peak_bytes"], 100_000)
+        self.assertRegex(both["heavy_operations"], r"FLOP, \d+ of \d+ run again")
 
     def test_neither_data_nor_encoders_are_needed(self):
         self.expect(0, "PROVEN", "prove", SMALL, *QUICK, *settings(
@@ -71,7 +81,7 @@ class Prove(ProveCase):
         self.expect(0, ["PROVEN", "random weights"], *arguments, "--random-weights")
 
     def test_wrong_strategies_are_named(self):
-        for name, beside in (("rounding_store", '"full_checkpointing", '), ("stale_residency", '"full_checkpointing", '), ("counting_policy", "")):
+        for name, beside in (("wrong_format", ""), ("rounding_store", '"full_checkpointing", '), ("stale_residency", '"full_checkpointing", '), ("counting_policy", "")):
             with self.subTest(name):
                 result = self.expect(
                     REJECTED, ["NOT PROVEN", f'plugin "{name}"'], "--plugin-dir", self.plugin(name), "prove", SMALL,
@@ -79,7 +89,96 @@ class Prove(ProveCase):
                 self.assertFalse((self.folder / "config" / "trainer").exists(), result)
 
 
+    def test_other_weights_are_too_far(self):
+        result = self.expect(REJECTED, ["NOT PROVEN", "MORE THAN the declared 0.1", "bit-equal: 3 losses"], "--plugin-dir",
+                             self.plugin("coarse_format"), "prove", SMALL, *QUICK,
+                             *settings('memory.strategies=["coarse_format"]'), env=self.config())
+        self.assertFalse((self.folder / "config" / "trainer").exists(), result)
+
+    def test_a_file_of_packed_weights_has_nothing_dense(self):
+        """The proof does not end with the comparison that cannot be made."""
+        source = MODEL / "transformer"
+        header, data = read_header(next(source.glob("*.safetensors")))
+        folder = self.folder / "transformer"
+        shutil.copytree(source, folder)
+        entries, packed = {}, bytearray()
+
+        def add(name, dtype, shape, content):
+            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(packed), len(packed) + len(content)]}
+            packed.extend(content)
+
+        for name, tensor in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = tensor["data_offsets"]
+            if name.endswith("attn.to_q.weight"):
+                count = tensor["shape"][0] * tensor["shape"][1]
+                add(name, "F8_E4M3", tensor["shape"], bytes(random.Random(1).choices(range(0x60), k=count)))
+                add(name.removesuffix("weight") + "weight_scale", "F32", [], struct.pack("<f", 0.01))
+            else:
+                add(name, tensor["dtype"], tensor["shape"], data[begin:end])
+        write_safetensors(next(folder.glob("*.safetensors")), entries, bytes(packed))
+        self.expect(0, ["PROVEN", "NOT COMPARED: the file holds packed weights", "bit-equal: 3 losses"], "prove", SMALL,
+                    *QUICK, *settings('memory.strategies=["fp8_weight_only"]', model__path=folder))
+
+    def test_stored_with_the_run(self):
+        output = self.folder / "run"
+        chosen = ['memory.strategies=["full_checkpointing"]', "text_encoder.max_tokens=24"]
+        sizes = {"train__batch_size": 2, "train__micro_batch_size": 1}
+        self.train(output, *chosen, **{**sizes, "run__steps": 1})
+        self.assertEqual(json.loads((output / "run.json").read_text())["proof"], {"found": "none"})
+        self.expect(0, ["PROVEN", "proof.json"], "prove", SMALL, *settings(*chosen, run__output=output, **sizes))
+        proof = json.loads((output / "proof.json").read_text())
+        self.assertEqual((proof["proven"], proof["verdict"], proof["subject"]["device"]), (True, "bit-equal", "cpu"))
+        self.assertEqual(len(proof["subject"]["recipe"]), 32)
+
+        def found(*pairs, **more):
+            self.train(output, *pairs, **{**sizes, **more})
+            return json.loads((output / "run.json").read_text())["proof"]
+
+        matching = {"found": "matching", "proven": True, "verdict": "bit-equal"}
+        self.assertEqual(found(*chosen, run__steps=2), matching)
+        other = found("memory.strategies=[]", "text_encoder.max_tokens=24", run__steps=3)
+        self.assertEqual((other["found"], other["differs_in"]), ("other", ["recipe"]))
+        (output / "proof.json").write_text("{")
+        self.assertEqual(found(*chosen, run__steps=3), {"found": "none"})
+
+    def test_a_budget_is_proven(self):
+        result = self.expect(0, ["plan for memory.budget", "PROVEN", "bit-equal: 3 losses"], "prove", SMALL, *QUICK,
+                             "--budget", self.smallest())
+        self.assertRegex(result.out, r"recompute of|fp8_weight_only")
+
+    def smallest(self):
+        result = self.expect(78, "the smallest budget", "prove", SMALL, *QUICK, "--budget", "5MB")
+        return re.search(r"the smallest budget that works for this recipe is (\d+MB)", result.err)[1]
+
+
 class Attestation(ProveCase):
+    def test_a_plan_names_its_strangers(self):
+        """A stranger's candidate that the planner chose is warned of, recorded and proven as one that a recipe names."""
+        patch = unittest.mock.patch.dict(os.environ, self.config())
+        patch.start()
+        self.addCleanup(patch.stop)
+        options = ["--plugin-dir", self.plugin("honest_policy"), "--budget", "2GB"]
+        output = self.folder / "run"
+        self.train(output, options=options, run__steps=1)
+        self.assertEqual(json.loads((output / "run.json").read_text())["strangers"], [], "nothing is recomputed")
+        plan = json.loads((output / "plan.json").read_text())
+        for block in plan["blocks"]:
+            block["way"] = "honest_policy"
+        (output / "plan.json").write_text(json.dumps(plan))
+        result = self.train(output, options=options, run__steps=2)
+        record = json.loads((output / "run.json").read_text())
+        self.assertIn("not proven to train what the plain run trains: memory honest_policy", result.err)
+        self.assertIn("memory honest_policy 0.1.0", record["strangers"][0])
+        self.assertFalse(record["attested"])
+        self.expect(0, ["PROVEN", "the plan of the run", "attested in", "honest_policy"], *options[:2], "prove", SMALL,
+                    *settings(run__output=output), *options[2:])
+        result = self.train(output, options=options, run__steps=3)
+        record = json.loads((output / "run.json").read_text())
+        self.assertNotIn("not proven", result.err)
+        self.assertEqual((record["attested"], record["proof"]["found"]), (True, "matching"))
+
     def test_run_warns_until_it_is_proven(self):
         folder = self.plugin("honest_store")
         recipe = ['memory.strategies=["full_checkpointing", "honest_store"]']

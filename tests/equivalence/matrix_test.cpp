@@ -44,21 +44,38 @@ Table_& table() {
 
 class Matrix : public ::testing::TestWithParam<Setting> {};
 
+/// What may not run, and what has nothing to do: anything else that is refused is a defect.
+Row::Verdict expected(const Setting& setting, const std::string& subset) {
+  const auto has = [&](const char* name) { return subset.find(name) != std::string::npos; };
+  const bool full = has("full_checkpointing"), selective = has("selective_checkpointing");
+  if (has("host_offload") && !full && !selective) return Row::idle;
+  if (full && selective) return Row::refused;
+  if (has("fp8_weight_only") && setting.trained == Trained::all) return Row::refused;
+  return Row::equal;
+}
+
 TEST_P(Matrix, EverySubsetEqualsThePlainRun) {
   const std::vector<std::string> all = prove::memory_strategies(loader());
   ASSERT_GE(all.size(), 3U);
   const std::vector<Row> rows = prove::check_subsets(loader(), GetParam(), all);
   EXPECT_EQ(rows.size(), std::size_t{1} << all.size()) << "no cell is left out";
+  std::size_t pairs = 0;
   for (const Row& row : rows) {
-    EXPECT_TRUE(row.passed()) << row.text();
-    EXPECT_LT(row.loss_apart, 0.1) << "packed weights may not make another model of it: " << row.text();
+    EXPECT_EQ(row.verdict, expected(GetParam(), row.subset)) << row.text();
+    pairs += row.result.find("both choose what is recomputed") != std::string::npos;
+    if (row.apart)
+      std::printf("MEASURED %s | %s | %g %g\n", row.setting.c_str(), row.subset.c_str(), row.apart->loss,
+                  row.apart->gradients);
     table().add(row);
   }
-  for (const std::string& name : all)
+  EXPECT_EQ(pairs, rows.size() / 4) << "full and selective checkpointing want one place, and nothing else does";
+  for (const std::string& name : all) {
+    if (name == "fp8_weight_only" && GetParam().trained == Trained::all) continue;
     EXPECT_TRUE(std::any_of(
         rows.begin(), rows.end(),
         [&](const Row& row) { return row.verdict == Row::equal && row.subset.find(name) != std::string::npos; }))
         << name << " runs in no combination";
+  }
 }
 
 /// All trained tensors take part: with B = 0 the first step's A has no gradient, later ones have.
@@ -116,6 +133,18 @@ TEST(Difference, SeesOneBit) {
   grad[3][2] = std::nextafter(grad[3][2].item<float>(), 1e9F);
   EXPECT_TRUE(text(other).starts_with("gradient 1 of blocks.1.up.lora_B.weight at [3, 2]: ")) << text(other);
   EXPECT_TRUE(text(other).ends_with("of its maximum; 1 tensor differs")) << text(other);
+  // The first one is not the largest, which is told with its place.
+  at::Tensor& later = other.gradients.at("blocks.0.down.lora_B.weight")[2];
+  later = later.clone();
+  later[1][0] = later[1][0].item<float>() + 3 * later.abs().max().item<float>();
+  EXPECT_TRUE(text(other).starts_with("gradient 1 of blocks.1.up.lora_B.weight at [3, 2]: ")) << text(other);
+  EXPECT_NE(text(other).find("; largest difference 3.0e+00 of its maximum, in gradient 2 of "
+                             "blocks.0.down.lora_B.weight at [1, 0]: "),
+            std::string::npos)
+      << text(other);
+  EXPECT_TRUE(text(other).ends_with("; 2 tensors differ")) << text(other);
+  EXPECT_GT(prove::distance(other, run).gradients, 0.1);
+  EXPECT_EQ(prove::distance(run, run).gradients, 0);
   other = run;
   other.losses[1] = std::nextafter(other.losses[1], 1e9);
   EXPECT_TRUE(text(other).starts_with("loss of step 2: ")) << text(other);

@@ -81,8 +81,45 @@ TEST_P(ToyStrategies, AWrongOneIsCaughtAndNamed) {
   }
   EXPECT_TRUE(named);
 }
-INSTANTIATE_TEST_SUITE_P(All, ToyStrategies, ::testing::Values("rounding_store", "stale_residency", "counting_policy"),
+INSTANTIATE_TEST_SUITE_P(All, ToyStrategies, ::testing::Values("rounding_store", "stale_residency", "counting_policy",
+                                           "wrong_format"),
                          [](const auto& info) { return std::string(info.param); });
+
+/// A format that is one with itself about weights that are not those of the file.
+TEST_F(ToyStrategies, AFormatThatHoldsOtherWeightsIsTooFar) {
+  plugin::Loader loader = with("coarse_format");
+  loader.require("memory", "coarse_format");
+  const prove::PluginCells cells = prove::check_plugin(loader, manifest(loader, "coarse_format"), "");
+  EXPECT_FALSE(cells.passed());
+  for (const Row& row : cells.rows) {
+    if (row.verdict == Row::refused || row.verdict == Row::idle || row.against.starts_with("itself")) continue;
+    EXPECT_EQ(row.verdict, Row::differs) << row.text();
+    EXPECT_TRUE(row.result.starts_with("TOO FAR: bit-equal")) << row.text();
+    EXPECT_GT(row.apart.value().gradients, 0.1);
+  }
+}
+
+/// What its manifest declares is allowed, and not more.
+TEST_F(ToyStrategies, DeclaredRoundingIsAllowed) {
+  plugin::Loader loader = with("rounded_format");
+  loader.require("memory", "rounded_format");
+  EXPECT_EQ(prove::tolerance_of(loader, {"rounded_format"}).rounding, 0.02);
+  const prove::PluginCells cells = prove::check_plugin(loader, manifest(loader, "rounded_format"), "");
+  for (const Row& row : cells.rows) EXPECT_TRUE(row.passed()) << row.text();
+  EXPECT_TRUE(cells.passed());
+  const prove::Setting setting{prove::miniature_of(loader, "conformance")};
+  std::vector<train::MemoryStack::Named> tight;
+  tight.push_back({"rounded_format", loader.registry().memory.at("rounded_format").create(Options()), "", 1e-4});
+  train::MemoryStack stack(std::move(tight));
+  stack.check_promises();
+  try {
+    prove::run_cell(loader, setting, stack);
+    ADD_FAILURE() << "no error";
+  } catch (const PluginError& error) {
+    EXPECT_NE(std::string(error.what()).find("away from the product with its own dense()"), std::string::npos)
+        << error.what();
+  }
+}
 
 /// Without the checks of single promises the bits themselves tell.
 TEST_F(ToyStrategies, TheComparisonAloneSeesAStaleWeight) {

@@ -35,11 +35,16 @@ fs::path file_of(const Strangers& strangers) {
 
 }  // namespace
 
-Strangers strangers_of(const recipe::Recipe& recipe, const plugin::Loader& loader) {
+Strangers strangers_of(const recipe::Recipe& recipe, const plugin::Loader& loader,
+                       const std::optional<BudgetPlan>& plan) {
   std::set<std::pair<std::string, std::string>> used{
       {"model", recipe.model.kind}, {"objective", recipe.objective.kind}, {"placement", recipe.placement.kind}};
   if (recipe.adapter) used.emplace("adapter", recipe.adapter->kind);
   for (const std::string& strategy : recipe.memory.strategies) used.emplace("memory", strategy);
+  if (plan) {
+    used.emplace("memory", strategy_of(plan->format));
+    for (const PlannedBlock& block : plan->blocks) used.emplace("memory", strategy_of(block.way));
+  }
   Strangers strangers;
   for (const plugin::Manifest& manifest : loader.found().manifests)
     if (used.contains({manifest.schema.kind, manifest.schema.name}) && !plugin::is_own(manifest))

@@ -5,8 +5,10 @@
 
 #include <plugin/loader.hpp>
 #include <recipe/recipe.hpp>
+#include <train/planning/budget_plan.hpp>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +18,9 @@ namespace trainer::train {
 using Strangers = std::vector<plugin::Manifest>;
 
 /// The components of a recipe that train (model, adapter, objective, memory strategies, placement) and did not come
-/// with the program.
-Strangers strangers_of(const recipe::Recipe& recipe, const plugin::Loader& loader);
+/// with the program; with a plan for memory.budget, the strategies that it chose.
+Strangers strangers_of(const recipe::Recipe& recipe, const plugin::Loader& loader,
+                       const std::optional<BudgetPlan>& plan);
 
 /// Notes what was proven, in words; returns the file. Throws Error (io, unavailable without a configuration folder).
 std::filesystem::path attest(const Strangers& strangers, const std::string& proven);

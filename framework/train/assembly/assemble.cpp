@@ -15,6 +15,8 @@
 namespace trainer::train {
 namespace {
 
+constexpr auto kBudget = "memory.budget";  // what recomputes as a plan says
+
 plugin::Loader make_loader(const Request& request) {
   plugin::Loader loader(request.plugins);
   plugin::register_builtin(loader.registry(), objective::register_flow_matching);
@@ -197,30 +199,52 @@ std::unique_ptr<MemoryStrategy> Assembly::memory_strategy(const recipe::Componen
   });
 }
 
-MemoryStack Assembly::planned_stack(const BudgetPlan& plan) {
+MemoryStack Assembly::planned_stack(const BudgetPlan& plan, const std::vector<std::string>& names) {
+  const auto wanted = [&](const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); };
   Candidates candidates = make_candidates(loader_);
   std::vector<MemoryStack::Named> strategies;
-  for (CandidateStrategy& format : candidates.formats)
-    if (format.label == plan.format)
-      strategies.push_back({format.name, std::move(format.strategy), cache::options_identity(format.options)});
-  if (plan.format != "none" && strategies.empty())
+  bool found = plan.format == "none";
+  for (CandidateStrategy& format : candidates.formats) {
+    if (format.label != plan.format) continue;
+    found = true;
+    if (wanted(plan.format))
+      strategies.push_back({format.name, std::move(format.strategy), cache::options_identity(format.options),
+                            tolerance_of(format.name).rounding});
+  }
+  if (!found)
     throw Error(ExitCode::bad_input,
                 "the plan packs weights with \"" + plan.format + "\", which no plugin of this program offers now");
   auto recompute = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
   std::vector<std::size_t> ways;
   for (const PlannedBlock& block : plan.blocks) ways.push_back(recompute->way(block.way));
   recompute->set(std::move(ways));
-  strategies.push_back({"memory.budget", std::move(recompute)});
+  if (wanted(kBudget)) strategies.push_back({kBudget, std::move(recompute)});
   return MemoryStack(std::move(strategies));
 }
 
-MemoryStack Assembly::memory_stack() { return plan_ ? planned_stack(*plan_) : memory_stack(recipe_.memory.strategies); }
+std::vector<std::string> Assembly::strategies() const {
+  if (!plan_) return recipe_.memory.strategies;
+  if (plan_->format == "none") return {kBudget};
+  return {plan_->format, kBudget};
+}
+
+recipe::Tolerance Assembly::tolerance_of(const std::string& strategy) const {
+  for (const plugin::Manifest& manifest : loader_.found().manifests)
+    if (manifest.schema.kind == "memory" && manifest.schema.name == strategy_of(strategy))
+      return manifest.schema.tolerance;
+  return {};
+}
+
+MemoryStack Assembly::memory_stack() {
+  return plan_ ? planned_stack(*plan_, strategies()) : memory_stack(recipe_.memory.strategies);
+}
 
 MemoryStack Assembly::memory_stack(const std::vector<std::string>& names) {
   std::vector<MemoryStack::Named> strategies;
   for (const recipe::Component& component : recipe_.memory.components)
     if (std::find(names.begin(), names.end(), component.kind) != names.end())
-      strategies.push_back({component.kind, memory_strategy(component), cache::options_identity(component.options)});
+      strategies.push_back({component.kind, memory_strategy(component), cache::options_identity(component.options),
+                            tolerance_of(component.kind).rounding});
   return MemoryStack(std::move(strategies));
 }
 
@@ -261,10 +285,7 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
   options.trained = (use == ModelUse::train || use == ModelUse::dry) && !recipe_.adapter;
   options.headers_only = true;
   options.format = loaded.memory.format();
-  if (options.trained && options.format != nullptr)
-    throw Error(ExitCode::bad_recipe,
-                "memory.strategies: a strategy packs the weights, but without [adapter] they are "
-                "trained; add an adapter or leave the strategy out");
+  refuse_packed_training(options);
   loaded.lora_family = lora_family(offered);
   // First from headers alone: the placement needs the blocks, and the weights need the placement.
   const std::string config = config_of(*files);

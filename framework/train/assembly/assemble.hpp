@@ -45,6 +45,14 @@ enum class ModelUse {
   dry,      ///< as train, on dry devices: shapes only, no weight is read
 };
 
+/// How a cut model is to run.
+struct CutUse {
+  std::vector<std::string> strategies;  ///< those of Assembly::strategies() that act
+  bool placed = false;                  ///< as the recipe's placement says; otherwise on the first device
+  bool random_weights = false;          ///< keyed random numbers in the shapes of the file, of which nothing is read
+  bool expanded = false;                ///< nothing acts, but weights are what the packing says they are, held densely
+};
+
 /// The recipe's world: its components, made on demand. One per process.
 class Assembly {
  public:
@@ -93,18 +101,24 @@ class Assembly {
   LoadedModel load_model(ModelUse use, MemoryStack memory);
   /// From now on models are loaded as the plan says. Throws Error (bad_input) when it names what no plugin offers.
   void use_plan(const BudgetPlan& plan) { plan_ = plan; }
-  /// The model cut to the first and the last block of each type (of those that the adapter targets), ready to train
-  /// with the recipe's `strategies` of these names; nothing of the other blocks is read. `random_weights`: keyed random
-  /// numbers in the shapes of the file take the place of what it holds. `placed`: as the recipe's placement says;
-  /// otherwise on the first device.
-  LoadedModel load_cut_model(const std::vector<std::string>& strategies, bool placed, bool random_weights);
-  /// The recipe's memory strategies that pack weights.
+  /// The plan in use, if there is one.
+  [[nodiscard]] const std::optional<BudgetPlan>& plan() const { return plan_; }
+  /// The model cut to the first and the last block of each type (of those that the adapter targets; with a plan, of
+  /// each type and way), ready to train with some of the strategies; nothing of the other blocks is read.
+  LoadedModel load_cut_model(const CutUse& use);
+  /// The recipe's memory strategies; with a plan, its weight format and "memory.budget".
+  [[nodiscard]] std::vector<std::string> strategies() const;
+  /// Those of them that pack weights.
   std::vector<std::string> packing_strategies();
+  /// What the packing strategy of this name declares.
+  [[nodiscard]] recipe::Tolerance tolerance_of(const std::string& strategy) const;
 
  private:
   std::unique_ptr<MemoryStrategy> memory_strategy(const recipe::Component& component);
   MemoryStack memory_stack(const std::vector<std::string>& names);
-  MemoryStack planned_stack(const BudgetPlan& plan);
+  MemoryStack planned_stack(const BudgetPlan& plan, const std::vector<std::string>& names);
+  /// For proofs: `plan` is that of the blocks which are left.
+  MemoryStack cut_stack(const CutUse& use, const std::optional<BudgetPlan>& plan);
   EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files,
                                  bool dry) const;
   std::unique_ptr<TextEncoder> create_text_encoder(const EncoderContext& context);

@@ -37,4 +37,26 @@ class CheckedResidency final : public WeightResidency {
   std::map<std::string, std::string> hashes_;  ///< by canonical name of the layer
 };
 
+/// Every packed weight multiplies as its own `dense()` does: forward and backward products of random rows are bit-equal
+/// to those of the dense weight or, where the plugin declares rounding, within it. Checked as the weight is packed.
+class CheckedFormat final : public WeightFormat {
+ public:
+  /// `rounding`: norm of the difference over the norm; 0: bit-equal.
+  CheckedFormat(WeightFormat& inner, std::string plugin, double rounding)
+      : inner_(inner), plugin_(std::move(plugin)), rounding_(rounding) {}
+  std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
+                                     at::ScalarType compute) override;
+  [[nodiscard]] int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
+    return inner_.bytes(linear, compute);
+  }
+
+ private:
+  void check(const std::string& call, const std::string& layer, const at::Tensor& got,
+             const at::Tensor& expected) const;
+
+  WeightFormat& inner_;
+  std::string plugin_;
+  double rounding_;
+};
+
 }  // namespace trainer::train

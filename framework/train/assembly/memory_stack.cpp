@@ -13,9 +13,9 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
     place = offered;
     owners[what] = name;
   };
-  for (const auto& [name, strategy, settings] : strategies_)
+  for (const auto& [name, strategy, settings, rounding] : strategies_)
     if (strategy == nullptr) throw PluginError(name, "create", "the plugin made no memory strategy");
-  for (const auto& [name, strategy, settings] : strategies_) {
+  for (const auto& [name, strategy, settings, rounding] : strategies_) {
     for (const auto& [other, reason] : strategy->conflicts())
       for (const auto& present : strategies_)
         if (present.name == other)
@@ -33,6 +33,12 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
 }
 
 void MemoryStack::check_promises() {
+  for (const auto& [name, strategy, settings, rounding] : strategies_) {
+    if (format_ == nullptr || strategy->weight_format() != format_) continue;
+    checked_format_ = std::make_unique<CheckedFormat>(*format_, name, rounding);
+    format_ = checked_format_.get();
+    break;
+  }
   if (store_ != nullptr) {
     checked_store_ = std::make_unique<CheckedStore>(*store_, store_name_);
     store_ = checked_store_.get();

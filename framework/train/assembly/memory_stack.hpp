@@ -20,6 +20,7 @@ class MemoryStack {
     std::string name;
     std::unique_ptr<MemoryStrategy> strategy;
     std::string settings{};  ///< identity of its options, for checkpoints
+    double rounding = 0;     ///< that its packed weights may do: Tolerance::rounding of its manifest
   };
   MemoryStack() = default;
   /// Throws Error (bad_recipe) in one sentence naming both when two strategies want the same place or conflict.
@@ -35,7 +36,7 @@ class MemoryStack {
   }
   /// Only some of the model's blocks run: what names the others has no effect, rightly.
   void set_partial() { partial_ = true; }
-  /// From now on every promise of stores and residencies is checked at every call: for proofs. Before the first use.
+  /// From now on every promise of stores, residencies and weight formats is checked at every call: for proofs. Before the first use.
   void check_promises();
   /// How one block is run at `site`. Throws PluginError when the policy answers otherwise than it did for this block
   /// before: micro-batches of a step would be treated differently.
@@ -51,6 +52,7 @@ class MemoryStack {
   std::string policy_name_, store_name_, residency_name_;
   std::unique_ptr<CheckedStore> checked_store_;
   std::unique_ptr<CheckedResidency> checked_residency_;
+  std::unique_ptr<CheckedFormat> checked_format_;
   bool partial_ = false;
   mutable std::map<std::tuple<std::string, int64_t, int64_t>, CheckpointOptions> answers_;  ///< block, index, count
 };

@@ -17,6 +17,13 @@ std::string text_of(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+void refuse_packed_training(const BuildOptions& options) {
+  if (options.trained && options.format != nullptr)
+    throw Error(ExitCode::bad_recipe,
+                "memory.strategies: a strategy packs the weights, but without [adapter] they are "
+                "trained; add an adapter or leave the strategy out");
+}
+
 SourceBuilder::SourceBuilder(WeightSource& source, BuildOptions options)
     : source_(source), options_(std::move(options)) {}
 
@@ -66,6 +73,8 @@ void SourceBuilder::fill(LinearState& state) {
   const at::Device device = device_of(state.name);
   if (!trains(weight) && options_.format != nullptr)
     state.frozen = options_.format->pack(state, weight, source_, options_.dtype);
+  if (state.frozen && options_.expanded)
+    state.frozen = std::make_shared<DenseWeight>(state.frozen->dense(options_.dtype));
   if (state.frozen) {
     state.frozen->to(device);
     inventory_.weight_bytes += state.frozen->bytes();

@@ -27,7 +27,11 @@ struct BuildOptions {
   bool trained = false;            ///< weights become fp32 leaves that require grad (full fine-tune)
   bool headers_only = false;       ///< shapes and names only: nothing is read; what is to run needs `materialise`
   WeightFormat* format = nullptr;  ///< of the memory strategies; null: weights stay dense
+  bool expanded = false;           ///< packed weights are held densely in `dtype` as what they say they are: for proofs
 };
+
+/// Throws Error (bad_recipe) when weights are to be trained and packed.
+void refuse_packed_training(const BuildOptions& options);
 
 /// Reads tensor by tensor: peak memory is the built model plus one tensor.
 class SourceBuilder final : public ModelBuilder {

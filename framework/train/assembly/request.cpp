@@ -18,6 +18,7 @@ Request parse_request(const std::string& text) {
   request.force = json.value("force", false);
   request.values = json.value("values", false);
   request.prompts = json.value("prompts", std::vector<std::string>{});
+  request.devices = json.value("devices", std::vector<std::string>{});
   request.random_weights = json.value("random_weights", false);
   request.tflops = json.value("tflops", std::vector<double>{});
   request.json = json.value("json", false);

@@ -23,6 +23,7 @@ struct Request {
   bool values = false;                 ///< of inspect: read all values, however large the file
   bool random_weights = false;         ///< of prove
   std::vector<double> tflops{};        ///< of plan: what the devices compute in a second, in 1e12
+  std::vector<std::string> devices{};  ///< of plugins check
   bool json = false, quiet = false;
   std::filesystem::path libtorch, images;
   std::vector<plugin::SearchFolder> plugins;

@@ -6,6 +6,7 @@
 #include <objective/flow_matching.hpp>
 #include <plugin/loader.hpp>
 #include <train/artifacts/attestation.hpp>
+#include <train/assembly/device.hpp>
 #include <train/commands/commands.hpp>
 #include <train/prove/conformance_model.hpp>
 #include <train/prove/plugin_cells.hpp>
@@ -41,6 +42,7 @@ std::size_t count(const PluginCells& cells, Row::Verdict verdict) {
 std::string summary(const PluginCells& cells) {
   return std::to_string(cells.rows.size()) + " cells: " + std::to_string(count(cells, Row::equal)) + " bit-equal, " +
          std::to_string(count(cells, Row::refused)) + " refused by declaration, " +
+         std::to_string(count(cells, Row::idle)) + " with nothing to do, " +
          std::to_string(count(cells, Row::differs)) + " differ, " + std::to_string(count(cells, Row::failed)) +
          " failed";
 }
@@ -60,6 +62,17 @@ std::string note(const plugin::Manifest& manifest, const PluginCells& cells) {
   }
 }
 
+nlohmann::ordered_json to_json(const Row& row) {
+  nlohmann::ordered_json json{{"setting", row.setting},         {"strategies", row.subset}, {"against", row.against},
+                              {"passed", row.passed()},         {"result", row.result},
+                              {"peak_bytes", row.peak_bytes},   {"heavy_operations", row.heavy}};
+  if (row.apart)
+    json["from_dense_weights"] = {{"loss", row.apart->loss},
+                                  {"gradients", row.apart->gradients},
+                                  {"tolerance", row.tolerance.dense}};
+  return json;
+}
+
 void print_json(const plugin::Manifest& manifest, const std::vector<std::string>& offered, const PluginCells& cells,
                 const std::string& attestation) {
   nlohmann::ordered_json json{{"name", manifest.schema.name},
@@ -72,11 +85,7 @@ void print_json(const plugin::Manifest& manifest, const std::vector<std::string>
                               {"attestation", attestation}};
   json["cells"] = nlohmann::ordered_json::array();
   for (const Row& row : cells.rows)
-    json["cells"].push_back({{"setting", row.setting},
-                             {"strategies", row.subset},
-                             {"against", row.against},
-                             {"passed", row.passed()},
-                             {"result", row.result}});
+    json["cells"].push_back(to_json(row));
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -106,8 +115,13 @@ int command_plugins_check(const Request& request) {
   plugin::Loader loader = loader_for(manifest, request);
   for (const plugin::Manifest& found : loader.found().manifests)
     if (found.file == manifest.file) manifest = found;  // knows whether it came with the program
+  std::vector<at::Device> devices{at::kCPU};
+  if (!request.devices.empty()) {
+    devices = parse_devices(request.devices, "--device");
+    open_devices(devices, request);
+  }
   const std::vector<std::string> offered = loader.load(manifest);
-  const PluginCells cells = prove::check_plugin(loader, manifest, request.model);
+  const PluginCells cells = prove::check_plugin(loader, manifest, request.model, devices);
   const std::string attestation = note(manifest, cells);
   request.json ? print_json(manifest, offered, cells, attestation) : print_table(manifest, offered, cells, attestation);
   return static_cast<int>(cells.passed() ? ExitCode::done : ExitCode::plugin_rejected);

@@ -1,17 +1,19 @@
 /// @file `trainer prove RECIPE`: the recipe's memory strategies against the run without them, on a model cut short.
 #include <c10/util/Exception.h>
+#include <base/files.hpp>
+#include <base/log.hpp>
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
-#include <train/artifacts/attestation.hpp>
+#include <planner/byte_counter.hpp>
+#include <train/artifacts/proof.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/commands/commands.hpp>
 #include <train/planning/recipe_budget.hpp>
-#include <train/prove/trajectory.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 
 namespace trainer::train {
 namespace {
@@ -22,42 +24,44 @@ using Names = std::vector<std::string>;
 constexpr int64_t kSteps = 3;
 constexpr int64_t kUsualFactor = 16;  // pixels per latent cell of the FLUX.2 family
 
-/// One comparison of the table.
-struct Line {
-  std::string run, against, result;
-  bool passed = false;
-};
-
-/// What was proven and how; filled in as the runs go.
-struct Proof {
-  std::string model, blocks, inputs, trained, notes;
-  int64_t weight_bytes = 0;
-  std::map<std::string, RecomputeReport> recompute;
-  std::vector<Line> lines;
-  [[nodiscard]] bool passed() const {
-    return std::all_of(lines.begin(), lines.end(), [](const Line& line) { return line.passed; });
-  }
-};
-
 std::string join(const Names& names, const std::string& none) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : " + ") + name;
   return text.empty() ? none : text;
 }
 
+int64_t latent_factor(Assembly& assembly, std::string& notes) {
+  if (std::filesystem::exists(assembly.recipe().autoencoder.path)) return assembly.autoencoder()->spatial_factor();
+  notes += "no autoencoder at hand: 16 pixels per latent cell are taken for granted\n";
+  return kUsualFactor;
+}
+
 /// Sizes of the largest sample that the recipe's data can bring.
-prove::Sizes largest_sizes(Assembly& assembly, std::string& notes) {
-  const recipe::Recipe& recipe = assembly.recipe();
-  int64_t factor = kUsualFactor;
-  if (std::filesystem::exists(recipe.autoencoder.path))
-    factor = assembly.autoencoder()->spatial_factor();
-  else
-    notes += "no autoencoder at hand: 16 pixels per latent cell are taken for granted\n";
+prove::Sizes largest_sizes(const recipe::Recipe& recipe, int64_t factor) {
   const data::Bucket largest = largest_of(recipe, factor);
   const Options& text = recipe.text_encoder.options;
   constexpr int64_t kUsualTokens = 512;
   return {largest.height / factor, largest.width / factor,
           text.has("max_tokens") ? text.get<int64_t>("max_tokens") : kUsualTokens};
+}
+
+/// With memory.budget: the plan of the run where there is one for this budget, or what the planner chooses now.
+void use_budget(Assembly& assembly, int64_t factor, std::string& notes) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  if (recipe.memory.budget == 0) return;
+  constexpr std::size_t kPlanLimit = 1 << 24;
+  if (const auto file = std::filesystem::path(recipe.run.output) / "plan.json"; std::filesystem::exists(file))
+    if (const BudgetPlan plan = parse_plan(read_file(file, kPlanLimit, "plan"), file.string());
+        plan.budget == recipe.memory.budget) {
+      notes += "the plan of the run in " + recipe.run.output + " is proven\n";
+      return assembly.use_plan(plan);
+    }
+  const auto batch = foretold_shape(assembly, largest_of(recipe, factor), factor);
+  if (!batch)
+    throw Error(ExitCode::unavailable, "memory.budget: the model \"" + recipe.model.kind +
+                                           "\" does not declare the shapes of its inputs, so there is no plan before the "
+                                           "run made one; prove the recipe after the first steps of the run");
+  assembly.use_plan(plan_budget(assembly, *batch));
 }
 
 /// " cpu", " cuda:0 cuda:1": each once, in order.
@@ -73,36 +77,51 @@ std::string devices(const PlacementPlan& plan) {
 
 class Prover {
  public:
-  Prover(Assembly& assembly, bool random_weights)
-      : assembly_(assembly), random_weights_(random_weights), sizes_(largest_sizes(assembly, proof_.notes)) {}
+  Prover(Assembly& assembly, bool random_weights, int64_t factor, std::string notes)
+      : assembly_(assembly), random_weights_(random_weights), sizes_(largest_sizes(assembly.recipe(), factor)) {
+    proof_.notes = std::move(notes);
+    proof_.steps = kSteps;
+  }
 
-  /// Three steps with these strategies of the recipe, on its placement or on the first device.
-  Trajectory run(const Names& strategies, bool placed) {
+  /// Three steps as `use` says.
+  Trajectory run(CutUse use) {
     const recipe::Recipe& recipe = assembly_.recipe();
-    LoadedModel loaded = assembly_.load_cut_model(strategies, placed, random_weights_);
+    planner::install_byte_counter();
+    const planner::PeakMark held(assembly_.devices().front());
+    use.random_weights = random_weights_;
+    LoadedModel loaded = assembly_.load_cut_model(use);
     const auto objective = assembly_.objective();
     const int64_t micros = recipe.train.batch_size / recipe.train.micro_batch_size;
     const prove::SampleShapes shapes = prove::shapes_of(*loaded.model, *objective, sizes_);
-    describe(loaded, shapes);
+    if (use.placed || proof_.model.empty()) describe(loaded, shapes);
     const auto seed = static_cast<uint64_t>(recipe.run.seed);
     prove::RandomBatches data(shapes, recipe.train.batch_size, micros, assembly_.devices().front(), seed);
     prove::Bench bench{*loaded.model, loaded.trained, *objective, loaded.memory, loaded.placement, data, seed};
     if (recipe.optimizer.fused_backward) {
       bench.max_grad_norm = 0;
-      bench.fused_backward = placed;
+      bench.fused_backward = use.placed;
     }
-    return prove::train_steps(bench, kSteps);
+    const int64_t weights = held.held();
+    Trajectory trajectory = prove::train_steps(bench, kSteps);
+    trajectory.peak_bytes += weights;
+    return trajectory;
   }
 
   /// All strategies, placed as the recipe says, against those that pack weights on one device; when that fails, each
-  /// alone, to name the one.
+  /// alone, to name the one. What packs weights against what it says its weights are, and against those of the file.
   Proof prove() {
-    const Names all = assembly_.recipe().memory.strategies, packing = assembly_.packing_strategies();
-    const Trajectory base = run(packing, false);
+    const Names all = assembly_.strategies(), packing = assembly_.packing_strategies();
+    Trajectory base;
+    try {
+      base = run({packing});
+    } catch (const PluginError& error) {  // what packs does not keep its promises: there is nothing to compare with
+      proof_.lines.push_back({join(packing, "no strategy"), "", std::string("FAILED: ") + error.what()});
+      return std::move(proof_);
+    }
     require_substance(base);
     compare(all, packing, base);
     if (!proof_.passed() && all.size() + (split() ? 1 : 0) > 1) name_the_cause(all, packing, base);
-    if (!packing.empty()) show_packing(packing, base);
+    if (!packing.empty()) judge_packing(packing, base);
     return std::move(proof_);
   }
 
@@ -135,27 +154,43 @@ class Prover {
                 "they really there? with --random-weights the file's shapes are enough)");
   }
 
-  void compare(const Names& strategies, const Names& packing, const Trajectory& base) {
-    const std::string placement = split() ? " on " + assembly_.recipe().placement.kind : "";
-    Line line{join(strategies, "no strategy") + placement,
-              packing.empty() ? "the plain run" : join(packing, "") + " alone", ""};
+  /// Makes a comparison; what it throws becomes its result. `needed`: running out of memory ends the proof, since there
+  /// is none without it.
+  void add(Comparison line, bool needed, const std::function<void(Comparison&)>& make) {
     try {
-      const Trajectory trained = run(strategies, true);
-      const auto difference = prove::first_difference(trained, base);
-      line.passed = !difference;
-      line.result = difference ? "DIFFERS: " + difference->text()
-                               : "bit-equal: " + std::to_string(trained.losses.size()) + " losses, " +
-                                     std::to_string(trained.gradient_count()) + " gradients, " +
-                                     std::to_string(trained.weights.size()) + " trained tensors";
-      if (proof_.lines.empty()) proof_.recompute = trained.recompute;
+      make(line);
     } catch (const c10::OutOfMemoryError&) {
-      throw;
+      if (needed) throw;
+      line.judged = false;
+      line.result = "NOT COMPARED: there is no room for this run on the device";
     } catch (const c10::Error& error) {
       line.result = std::string("FAILED: ") + error.what_without_backtrace();
     } catch (const std::exception& error) {
       line.result = std::string("FAILED: ") + error.what();
     }
     proof_.lines.push_back(std::move(line));
+  }
+
+  static void judge(Comparison& line, const Trajectory& trained, const Trajectory& base) {
+    const auto difference = prove::first_difference(trained, base);
+    line.passed = !difference;
+    if (difference) line.largest = difference->largest;
+    line.result = difference ? "DIFFERS: " + difference->text()
+                             : "bit-equal: " + std::to_string(trained.losses.size()) + " losses, " +
+                                   std::to_string(trained.gradient_count()) + " gradients, " +
+                                   std::to_string(trained.weights.size()) + " trained tensors";
+  }
+
+  void compare(const Names& strategies, const Names& packing, const Trajectory& base) {
+    const std::string placement = split() ? " on " + assembly_.recipe().placement.kind : "";
+    const std::string against = packing.empty() ? "the plain run" : join(packing, "") + " alone";
+    add({join(strategies, "no strategy") + placement, against}, /*needed=*/true, [&](Comparison& line) {
+      const Trajectory trained = run({strategies, /*placed=*/true});
+      line.peak_bytes = trained.peak_bytes;
+      line.heavy = trained.heavy_operations();
+      judge(line, trained, base);
+      if (proof_.lines.empty()) proof_.recompute = trained.recompute;
+    });
   }
 
   [[nodiscard]] bool split() const { return assembly_.recipe().placement.kind != "single"; }
@@ -170,12 +205,42 @@ class Prover {
     }
   }
 
-  void show_packing(const Names& packing, const Trajectory& base) {
-    const Trajectory dense = run({}, false);
-    char text[160];
-    std::snprintf(text, sizeof text, "loss %.6g, dense %.6g (%.2g apart): packed weights compute something else",
-                  base.losses.front(), dense.losses.front(), std::abs(base.losses.front() / dense.losses.front() - 1));
-    proof_.lines.push_back({join(packing, ""), "the plain run", text, std::isfinite(base.losses.front())});
+  /// Backward and forward of packed weights are those of what they say they are, and that is near what the file holds.
+  void judge_packing(const Names& packing, const Trajectory& base) {
+    const recipe::Tolerance tolerance = assembly_.tolerance_of(packing.front());
+    add({join(packing, ""), "its weights held densely"}, /*needed=*/false, [&](Comparison& line) {
+      const Trajectory dense = run({.strategies = packing, .expanded = true});
+      judge(line, base, dense);
+      if (line.passed || tolerance.rounding == 0) return;
+      line.apart = prove::distance(base, dense);
+      line.tolerance = tolerance.dense;
+      line.passed = line.apart->within(tolerance.dense);
+      line.result = (line.passed ? "within the declared rounding: " : "TOO FAR: ") + line.apart->text();
+    });
+    add({join(packing, ""), "the plain run"}, /*needed=*/false, [&](Comparison& line) {
+      const std::optional<Trajectory> dense = dense_run(line);
+      if (!dense) return;
+      line.apart = prove::distance(base, *dense);
+      line.tolerance = tolerance.dense;
+      line.passed = line.apart->within(tolerance.dense);
+      char text[160];
+      std::snprintf(text, sizeof text, "loss %.6g, dense %.6g; %s, %s the declared %g", base.losses.front(),
+                    dense->losses.front(), line.apart->text().c_str(), line.passed ? "within" : "MORE THAN",
+                    tolerance.dense);
+      line.result = text;
+    });
+  }
+
+  /// The run with the weights of the file; nothing where these are packed themselves.
+  std::optional<Trajectory> dense_run(Comparison& line) {
+    try {
+      return run({});
+    } catch (const Error& error) {
+      if (error.code() != "MODEL_SCALES") throw;
+      line.judged = false;
+      line.result = "NOT COMPARED: the file holds packed weights, there are no others";
+      return std::nullopt;
+    }
   }
 
   Assembly& assembly_;
@@ -184,63 +249,64 @@ class Prover {
   prove::Sizes sizes_;
 };
 
-void print_json(const Proof& proof) {
-  nlohmann::ordered_json json{{"proven", proof.passed()},
-                              {"model", proof.model},
-                              {"blocks", proof.blocks},
-                              {"inputs", proof.inputs},
-                              {"trained", proof.trained},
-                              {"steps", kSteps},
-                              {"weight_bytes", proof.weight_bytes},
-                              {"notes", proof.notes}};
-  json["comparisons"] = nlohmann::ordered_json::array();
-  for (const Line& line : proof.lines)
-    json["comparisons"].push_back(
-        {{"run", line.run}, {"against", line.against}, {"passed", line.passed}, {"result", line.result}});
-  std::printf("%s\n", json.dump(2).c_str());
-}
-
 void print_table(const Proof& proof) {
   std::printf("model    %s\n", proof.model.c_str());
   std::printf("cut to   %s (%s of weights)\n", proof.blocks.c_str(),
               format_bytes(static_cast<double>(proof.weight_bytes)).c_str());
   std::printf("inputs   %s; random numbers\n", proof.inputs.c_str());
-  std::printf("trained  %s\nsteps    %lld\n", proof.trained.c_str(), static_cast<long long>(kSteps));
+  std::printf("trained  %s\nsteps    %lld\n", proof.trained.c_str(), static_cast<long long>(proof.steps));
   for (const auto& [type, r] : proof.recompute)
     std::printf("recompute of \"%s\": %lld of %lld heavy operations run again, %lld kept, %lld left out as dead\n",
                 type.c_str(), static_cast<long long>(r.recomputed_calls), static_cast<long long>(r.forward_calls),
                 static_cast<long long>(r.kept_calls), static_cast<long long>(r.elided_calls));
   std::size_t run = 3, against = 13;
-  for (const Line& line : proof.lines) {
+  for (const Comparison& line : proof.lines) {
     run = std::max(run, line.run.size());
     against = std::max(against, line.against.size());
   }
   std::printf("\n%-*s  %-*s  result\n", static_cast<int>(run), "run", static_cast<int>(against), "compared with");
-  for (const Line& line : proof.lines)
+  for (const Comparison& line : proof.lines) {
     std::printf("%-*s  %-*s  %s\n", static_cast<int>(run), line.run.c_str(), static_cast<int>(against),
                 line.against.c_str(), line.result.c_str());
+    if (!line.heavy.empty())
+      std::printf("%-*s  peak %s, %s\n", static_cast<int>(run), "",
+                  format_bytes(static_cast<double>(line.peak_bytes)).c_str(), line.heavy.c_str());
+  }
   std::printf("\n%s%s\n", proof.notes.c_str(),
               proof.passed() ? "PROVEN: the strategies train what the run without them trains."
                              : "NOT PROVEN: the strategies change what is trained.");
+}
+
+/// Beside run.json; a folder that cannot be written is no reason to lose the proof.
+void store(Proof& proof, const recipe::Recipe& recipe, const std::map<std::string, std::string>& subject) {
+  try {
+    proof.notes += "stored in " + store_proof(recipe.run.output, proof, subject).string() + "\n";
+  } catch (const std::exception& error) {
+    log_warning(std::string("the proof is not stored: ") + error.what());
+  }
 }
 
 }  // namespace
 
 int command_prove(const Request& request) {
   Assembly assembly(request, Assembly::Use::prove);
-  if (assembly.recipe().memory.budget > 0)
-    throw Error(
-        ExitCode::bad_recipe,
-        "memory.budget: `prove` compares the strategies that a recipe names; put what `trainer plan` chose into "
-        "memory.strategies to prove it");
-  Proof proof = Prover(assembly, request.random_weights).prove();
-  const Strangers strangers = strangers_of(assembly.recipe(), assembly.loader());
-  if (!strangers.empty() && proof.passed())
+  const recipe::Recipe& recipe = assembly.recipe();
+  std::string notes;
+  const int64_t factor = latent_factor(assembly, notes);
+  use_budget(assembly, factor, notes);
+  if (assembly.plan() && !request.json) std::printf("%s\n", describe(*assembly.plan()).c_str());
+  Proof proof = Prover(assembly, request.random_weights, factor, notes).prove();
+  if (request.random_weights) proof.notes += "random weights in the shapes of the file\n";
+  const Strangers strangers = strangers_of(recipe, assembly.loader(), assembly.plan());
+  if (!strangers.empty() && proof.passed() && proof.complete())
     proof.notes +=
         "attested in " + attest(strangers, "`trainer prove " + request.recipe + "`: " + proof.inputs).string() + "\n";
   if (!strangers.empty() && !proof.passed()) withdraw(strangers);
-  if (request.random_weights) proof.notes += "random weights in the shapes of the file\n";
-  request.json ? print_json(proof) : print_table(proof);
+  store(proof, recipe, proof_subject(recipe, strangers, assembly.plan()));
+  if (request.json)
+    std::printf("%s\n", to_json(proof).dump(2).c_str());
+  else
+    print_table(proof);
   return static_cast<int>(proof.passed() ? ExitCode::done : ExitCode::plugin_rejected);
 }
 

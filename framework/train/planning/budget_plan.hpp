@@ -29,6 +29,9 @@ struct BudgetPlan {
   bool operator==(const BudgetPlan&) const = default;
 };
 
+/// The plugin of a candidate's label (`selective_checkpointing save = ["attention"]`); "none" stays.
+inline std::string strategy_of(const std::string& label) { return label.substr(0, label.find(' ')); }
+
 /// A table for the user, blocks that follow each other and are run alike in one line.
 std::string describe(const BudgetPlan& plan);
 std::string to_json(const BudgetPlan& plan);

@@ -4,12 +4,14 @@
 #include <train/assembly/model_builder.hpp>
 #include <train/placement/part_costs.hpp>
 #include <train/placement/stages.hpp>
+#include <base/units.hpp>
+#include <planner/byte_counter.hpp>
 #include <train/prove/cells.hpp>
 #include <train/prove/random_source.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <set>
@@ -35,10 +37,18 @@ Options options_of(const plugin::Loader& loader, const std::string& kind, const 
   return schema == nullptr ? Options(name, {}) : recipe::default_options(*schema);
 }
 
+Options changed(Options options, const Table& changes) {
+  if (changes.empty()) return options;
+  Table values = options.values();
+  for (const auto& [key, value] : changes) values[key] = value;
+  return Options(options.section(), std::move(values));
+}
+
 template <typename Parts>
-auto make(plugin::Loader& loader, const Parts& parts, const std::string& kind, const std::string& name) {
+auto make(plugin::Loader& loader, const Parts& parts, const std::string& kind, const std::string& name,
+          const Table& changes = {}) {
   loader.require(kind, name);
-  const Options options = options_of(loader, kind, name);
+  const Options options = changed(options_of(loader, kind, name), changes);
   auto made = plugin::guard(name, "create", [&] { return parts.find(name)->second.create(options); });
   if (made == nullptr) throw PluginError(name, "create", "the plugin made no " + kind);
   return made;
@@ -80,6 +90,10 @@ PlacementPlan plan_of(plugin::Loader& loader, const Setting& setting, Model& mod
   const auto placement = make(loader, loader.registry().placements, "placement", setting.placement);
   PlacementPlan plan = plugin::guard(setting.placement, "plan", [&] { return placement->plan(request); });
   train::check_plan(plan, request, setting.placement);
+  const bool one = plan.epilogue == plan.prologue && std::all_of(plan.blocks.begin(), plan.blocks.end(),
+                                                                 [&](at::Device d) { return d == plan.prologue; });
+  if (one && setting.several_devices)
+    throw PluginError(setting.placement, "plan", "it leaves everything on one device, so nothing is proven");
   return plan;
 }
 
@@ -103,6 +117,23 @@ void compare(Row& row, const Trajectory& run, const Trajectory& expected) {
   row.verdict = difference ? Row::differs : Row::equal;
   row.result = difference ? "DIFFERS: " + difference->text()
                           : "bit-equal, " + std::to_string(run.gradient_count()) + " gradients";
+}
+
+void measure(Row& row, const Trajectory& run) {
+  row.peak_bytes = run.peak_bytes;
+  row.heavy = run.heavy_operations();
+}
+
+/// Whether one of them only stores what recomputed blocks keep, and nothing recomputes.
+bool stores_nothing(plugin::Loader& loader, const std::vector<std::string>& names) {
+  bool stores = false, recomputes = false;
+  for (const std::string& name : names) {
+    const auto strategy = make(loader, loader.registry().memory, "memory", name);
+    recomputes |= strategy->recompute_policy() != nullptr;
+    stores |= strategy->activation_store() != nullptr && strategy->weight_format() == nullptr &&
+              strategy->weight_residency() == nullptr;
+  }
+  return stores && !recomputes;
 }
 
 }  // namespace
@@ -165,13 +196,24 @@ std::vector<std::string> own_strategies(const plugin::Loader& loader) {
   return names;
 }
 
-train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names) {
+train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names, const Changes& changes) {
   std::vector<train::MemoryStack::Named> strategies;
-  for (const std::string& name : names)
-    strategies.push_back({name, make(loader, loader.registry().memory, "memory", name)});
+  for (const std::string& name : names) {
+    const auto change = changes.find(name);
+    strategies.push_back({name,
+                          make(loader, loader.registry().memory, "memory", name,
+                               change == changes.end() ? Table{} : change->second),
+                          "", tolerance_of(loader, {name}).rounding});
+  }
   train::MemoryStack stack(std::move(strategies));
   stack.check_promises();
   return stack;
+}
+
+recipe::Tolerance tolerance_of(plugin::Loader& loader, const std::vector<std::string>& names) {
+  for (const std::string& name : packing(loader, names))
+    if (const recipe::ComponentSchema* schema = schema_of(loader, "memory", name)) return schema->tolerance;
+  return {0, 0};
 }
 
 std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names) {
@@ -182,14 +224,18 @@ std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::
 }
 
 Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train::MemoryStack& memory,
-                    const Failure& failure) {
+                    const Failure& failure, bool expanded) {
+  planner::install_byte_counter();
+  const planner::PeakMark held(setting.devices.front());
   const std::string& name = setting.subject.component;
   const std::shared_ptr<WeightSource> source = setting.subject.open();
   train::BuildOptions options;
   options.dtype = setting.dtype;
   options.trained = setting.trained == Trained::all;
   options.format = memory.format();
+  options.expanded = expanded;
   options.device = setting.devices.front();
+  train::refuse_packed_training(options);
   if (!loader.registry().models.contains(name)) loader.require("model", name);
   const Options model_options = options_of(loader, "model", name);
   const auto create = [&](train::SourceBuilder& builder) {
@@ -208,12 +254,17 @@ Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train:
   train::SourceBuilder builder(*source, options);
   const auto model = create(builder);
   const std::vector<Parameter*> trained = trained_of(loader, setting, *model, builder.inventory(), devices);
-  if (memory.residency() != nullptr) memory.residency()->plan(model->blocks());
+  const train::MemoryStack no_strategy;
+  const train::MemoryStack& used = expanded ? no_strategy : memory;
+  if (used.residency() != nullptr) used.residency()->plan(model->blocks());
   const auto objective = make(loader, loader.registry().objectives, "objective", setting.objective);
   RandomBatches data(shapes_of(*model, *objective, {}), kSamples, setting.micro_batches, at::kCPU, kSeed);
-  return train_steps(
-      {*model, trained, *objective, memory, placement, data, kSeed, setting.max_grad_norm, setting.fused_backward},
+  const int64_t weights = held.held();
+  Trajectory trajectory = train_steps(
+      {*model, trained, *objective, used, placement, data, kSeed, setting.max_grad_norm, setting.fused_backward},
       kSteps, failure);
+  trajectory.peak_bytes += weights;
+  return trajectory;
 }
 
 std::string join(const std::vector<std::string>& names) {
@@ -223,41 +274,80 @@ std::string join(const std::vector<std::string>& names) {
 }
 
 std::string table_head() {
-  return "| model | dtype | trained | micro-batches | strategies | compared with | result |\n"
-         "|---|---|---|---|---|---|---|\n";
+  return "| model | dtype | trained | micro-batches | strategies | compared with | tolerance | peak | heavy operations | "
+         "result |\n|---|---|---|---|---|---|---|---|---|---|\n";
 }
 
-std::string Row::text() const { return "| " + setting + " | " + subset + " | " + against + " | " + result + " |"; }
+std::string Row::text() const {
+  char allowed[64] = "0";
+  if (apart) std::snprintf(allowed, sizeof allowed, "%g, dense %g", tolerance.rounding, tolerance.dense);
+  return "| " + setting + " | " + subset + " | " + against + " | " + (heavy.empty() ? "" : allowed) + " | " +
+         (heavy.empty() ? "" : format_bytes(static_cast<double>(peak_bytes))) + " | " + heavy + " | " + result + " |";
+}
 
 Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
                   const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected) {
   Row row{text_of(setting), subset, against};
-  judge(row, 0, [&] { compare(row, run(), expected()); });
+  judge(row, 0, [&] {
+    const Trajectory trajectory = run();
+    measure(row, trajectory);
+    compare(row, trajectory, expected());
+  });
   return row;
 }
 
-std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
-                               const std::vector<std::string>& strategies, const std::string& having) {
-  std::map<std::vector<std::string>, Trajectory> bases;  // by the strategies that pack weights
-  const auto base = [&](const std::vector<std::string>& names) -> const Trajectory& {
-    if (!bases.contains(names)) bases[names] = run_cell(loader, setting, stack_of(loader, names));
-    return bases.at(names);
-  };
+Trajectory SubsetCheck::run(const std::vector<std::string>& names, bool expanded) {
+  return run_cell(loader_, setting_, stack_of(loader_, names, changes_), {}, expanded);
+}
+
+const Trajectory& SubsetCheck::base(const std::vector<std::string>& packing) {
+  if (!bases_.contains(packing)) bases_[packing] = run(packing);
+  return bases_.at(packing);
+}
+
+void SubsetCheck::judge_packed(Row& row, const Trajectory& run, const std::vector<std::string>& packed) {
+  row.tolerance = tolerance_of(loader_, packed);
+  row.apart = distance(run, base({}));
+  row.result += "; " + row.apart->text() + " from dense weights";
+  if (row.apart->within(row.tolerance.dense)) return;
+  char allowed[96];
+  std::snprintf(allowed, sizeof allowed, ", more than the declared %g", row.tolerance.dense);
+  row.verdict = Row::differs;
+  row.result = "TOO FAR: " + row.result + allowed;
+}
+
+Row SubsetCheck::check(const std::vector<std::string>& names) {
+  Row row{text_of(setting_), join(names)};
+  judge(row, names.size(), [&] {
+    if (stores_nothing(loader_, names)) {
+      row.verdict = Row::idle;
+      row.result = "not run: nothing recomputes, so there is nothing to store";
+      return;
+    }
+    const std::vector<std::string> packed = packing(loader_, names);
+    const bool alone = !packed.empty() && packed == names;
+    row.against = alone ? "its weights held densely" : join(packed);
+    const Trajectory trajectory = alone ? base(packed) : run(names);
+    measure(row, trajectory);
+    if (alone && tolerance_of(loader_, packed).rounding > 0) {
+      const Distance apart = distance(trajectory, run(packed, /*expanded=*/true));
+      row.verdict = apart.within(tolerance_of(loader_, packed).dense) ? Row::equal : Row::differs;
+      row.result = (row.verdict == Row::equal ? "within rounding, " : "DIFFERS: ") + apart.text();
+    } else {
+      compare(row, trajectory, alone ? run(packed, /*expanded=*/true) : base(packed));
+    }
+    if (!packed.empty()) judge_packed(row, trajectory, packed);
+  });
+  return row;
+}
+
+std::vector<Row> SubsetCheck::check_all(const std::vector<std::string>& strategies, const std::string& having) {
   std::vector<Row> rows;
   for (std::size_t bits = 0; bits < std::size_t{1} << strategies.size(); ++bits) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < strategies.size(); ++i)
       if ((bits >> i & 1U) != 0) names.push_back(strategies[i]);
-    if (!having.empty() && std::find(names.begin(), names.end(), having) == names.end()) continue;
-    Row row{text_of(setting), join(names)};
-    judge(row, names.size(), [&] {
-      const std::vector<std::string> against = packing(loader, names);
-      row.against = join(against);
-      const Trajectory run = run_cell(loader, setting, stack_of(loader, names));
-      compare(row, run, base(against));
-      if (!against.empty()) row.loss_apart = std::abs(run.losses.front() / base({}).losses.front() - 1);
-    });
-    rows.push_back(std::move(row));
+    if (having.empty() || std::find(names.begin(), names.end(), having) != names.end()) rows.push_back(check(names));
   }
   return rows;
 }

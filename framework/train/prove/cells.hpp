@@ -3,10 +3,13 @@
 #pragma once
 
 #include <plugin/loader.hpp>
-#include <train/prove/trajectory.hpp>
+#include <recipe/schema.hpp>
+#include <train/prove/difference.hpp>
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -41,7 +44,8 @@ struct Setting {
   std::string adapter = "lora", objective = "flow_matching", placement = "single";
   std::vector<at::Device> devices{at::kCPU};  ///< for the placement
   double max_grad_norm = 1.0;
-  bool fused_backward = false;  ///< parameters are updated in backward; needs max_grad_norm 0, one micro-batch
+  bool several_devices = false;  ///< a plan that uses one of them alone is an Error (plugin_rejected)
+  bool fused_backward = false;   ///< parameters are updated in backward; needs max_grad_norm 0, one micro-batch
 };
 std::string text_of(const Setting& setting);
 /// For GoogleTest's messages.
@@ -53,25 +57,38 @@ std::vector<Setting> all_settings(const Subject& subject);
 std::vector<std::string> memory_strategies(const plugin::Loader& loader);
 /// Those that come with the program.
 std::vector<std::string> own_strategies(const plugin::Loader& loader);
-/// Fresh strategies with the defaults of their manifests.
-train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names);
+/// Fresh strategies with the defaults of their manifests, but for `changes` (by strategy, options that differ).
+using Changes = std::map<std::string, Table>;
+train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names, const Changes& changes = {});
 /// Those of `names` that pack weights: they change what is computed, the others must not.
 std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names);
+/// Of those of `names` that pack weights; exact otherwise.
+recipe::Tolerance tolerance_of(plugin::Loader& loader, const std::vector<std::string>& names);
 
-/// Three steps of one cell.
+/// Three steps of one cell. `expanded`: no strategy acts, but weights are what the packing of `memory` says they are,
+/// held densely. Throws Error (bad_recipe) when weights are to be trained and packed.
 Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const train::MemoryStack& memory,
-                    const Failure& failure = {});
+                    const Failure& failure = {}, bool expanded = false);
 
 /// A line of the table.
 struct Row {
-  enum Verdict { equal, refused, differs, failed };
+  enum Verdict {
+    equal,    ///< bit for bit; packed weights also within their tolerance
+    refused,  ///< with an error of the recipe (bad_recipe)
+    idle,     ///< not run: a strategy of it would have nothing to do
+    differs,
+    failed,
+  };
   std::string setting{};  ///< "toy | fp32 | lora, default targets | 1"
   std::string subset{};   ///< "full_checkpointing + fp8_weight_only"
   std::string against{};  ///< "none", or the strategies that pack weights, alone
   Verdict verdict = failed;
-  std::string result{};   ///< in words
-  double loss_apart = 0;  ///< with packed weights: |first loss / first loss of the dense run - 1|
-  [[nodiscard]] bool passed() const { return verdict == equal || verdict == refused; }
+  std::string result{};          ///< in words
+  std::optional<Distance> apart{};  ///< with packed weights: from the run with those of the file
+  recipe::Tolerance tolerance{};    ///< what `apart` was held to
+  int64_t peak_bytes = 0;           ///< of weights, adapter and steps on the first device; 0: not run
+  std::string heavy{};              ///< Trajectory::heavy_operations
+  [[nodiscard]] bool passed() const { return verdict == equal || verdict == refused || verdict == idle; }
   [[nodiscard]] std::string text() const;  ///< as a row of a Markdown table
 };
 /// Head of the table.
@@ -82,10 +99,33 @@ std::string join(const std::vector<std::string>& names);
 Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
                   const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected);
 
-/// Every subset of `strategies`, or those with `having` in it. A refusal (bad_recipe) is a pass: two strategies want
-/// one place or declare a conflict, or one needs another; everything else must equal bit for bit.
-std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
-                               const std::vector<std::string>& strategies, const std::string& having = "");
+/// One subset against the run without strategies. What only recomputes or moves must equal it bit for bit, with packed
+/// weights the packing alone; the packing alone must equal the run on what it says its weights are (within its declared
+/// rounding), and all stay within its tolerance of the run with the weights of the file. A refusal (bad_recipe) is a
+/// pass, for callers to hold against what they expect: two strategies want one place or declare a conflict, or one
+/// needs another, or weights are trained and packed.
+class SubsetCheck {
+ public:
+  SubsetCheck(plugin::Loader& loader, Setting setting, Changes changes = {})
+      : loader_(loader), setting_(std::move(setting)), changes_(std::move(changes)) {}
+  Row check(const std::vector<std::string>& names);
+  /// The same over every subset of `strategies`, or those with `having` in it.
+  std::vector<Row> check_all(const std::vector<std::string>& strategies, const std::string& having = "");
+
+ private:
+  Trajectory run(const std::vector<std::string>& names, bool expanded = false);
+  const Trajectory& base(const std::vector<std::string>& packing);
+  void judge_packed(Row& row, const Trajectory& run, const std::vector<std::string>& packed);
+
+  plugin::Loader& loader_;
+  Setting setting_;
+  Changes changes_;
+  std::map<std::vector<std::string>, Trajectory> bases_;  ///< by the strategies that pack weights
+};
+inline std::vector<Row> check_subsets(plugin::Loader& loader, const Setting& setting,
+                                      const std::vector<std::string>& strategies, const std::string& having = "") {
+  return SubsetCheck(loader, setting).check_all(strategies, having);
+}
 
 /// Steps that die before the forward or before the backward of each micro-batch and are repeated, against steps that
 /// did not die.

@@ -7,12 +7,14 @@
 
 namespace trainer::prove {
 
-std::vector<Block*> ends_of_types(std::span<Block* const> blocks, const std::function<bool(const Block&)>& wanted) {
+std::vector<Block*> ends_of_types(std::span<Block* const> blocks, const std::function<bool(const Block&)>& wanted,
+                                  const std::function<std::string(const Block&)>& type_of) {
+  const auto type_text = [&](const Block& block) { return type_of ? type_of(block) : block.info().type; };
   std::map<std::string, bool> has_wanted;
-  for (const Block* block : blocks) has_wanted[block->info().type] |= wanted && wanted(*block);
+  for (const Block* block : blocks) has_wanted[type_text(*block)] |= wanted && wanted(*block);
   std::map<std::string, std::pair<Block*, Block*>> ends;
   for (Block* block : blocks) {
-    const std::string& type = block->info().type;
+    const std::string type = type_text(*block);
     if (has_wanted[type] && !wanted(*block)) continue;
     auto& [first, last] = ends[type];
     if (first == nullptr) first = block;
@@ -20,7 +22,7 @@ std::vector<Block*> ends_of_types(std::span<Block* const> blocks, const std::fun
   }
   std::vector<Block*> kept;
   for (Block* block : blocks) {
-    const auto& [first, last] = ends[block->info().type];
+    const auto& [first, last] = ends[type_text(*block)];
     if (block == first || block == last) kept.push_back(block);
   }
   return kept;

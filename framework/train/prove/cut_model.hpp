@@ -6,14 +6,16 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace trainer::prove {
 
 /// The first and the last block of each type in the order of the chain, among those that `wanted` accepts where a type
-/// has such blocks (null: all).
+/// has such blocks (null: all). `type_of`: what counts as a type; null: BlockInfo::type.
 std::vector<Block*> ends_of_types(std::span<Block* const> blocks,
-                                  const std::function<bool(const Block&)>& wanted = nullptr);
+                                  const std::function<bool(const Block&)>& wanted = nullptr,
+                                  const std::function<std::string(const Block&)>& type_of = nullptr);
 
 /// The layers and parameters of `all` that belong to one of `kept` or to no block of `chain` (prologue and epilogue).
 train::Inventory part_of(const train::Inventory& all, std::span<Block* const> chain, std::span<Block* const> kept);

@@ -18,16 +18,26 @@ void add(PluginCells& cells, std::vector<Row> rows) {
   cells.rows.insert(cells.rows.end(), std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end()));
 }
 
-void check_memory(plugin::Loader& loader, const std::string& name, PluginCells& cells) {
+std::vector<Setting> settings_on(const Subject& subject, at::Device device) {
+  std::vector<Setting> settings = all_settings(subject);
+  for (Setting& setting : settings) setting.devices = {device};
+  return settings;
+}
+
+void check_memory(plugin::Loader& loader, const std::string& name, at::Device device, PluginCells& cells) {
   std::vector<std::string> strategies = own_strategies(loader);
   if (std::find(strategies.begin(), strategies.end(), name) == strategies.end()) strategies.push_back(name);
   const Subject subject = miniature_of(loader, kModel);
-  for (const Setting& setting : all_settings(subject)) add(cells, check_subsets(loader, setting, strategies, name));
+  const bool packs = !packing(loader, {name}).empty();
+  const std::vector<Setting> settings = settings_on(subject, device);
+  for (const Setting& setting : settings)
+    if (!packs || setting.trained != Trained::all)  // trained weights are never packed
+      add(cells, check_subsets(loader, setting, strategies, name));
   const bool alone = std::any_of(cells.rows.begin(), cells.rows.end(),
                                  [&](const Row& row) { return row.subset == name && row.verdict == Row::equal; });
   const std::vector<std::string> dying =
       alone ? std::vector<std::string>{name} : std::vector<std::string>{"full_checkpointing", name};
-  add(cells, check_failures(loader, {subject, at::kFloat, Trained::default_targets, 3}, dying));
+  add(cells, check_failures(loader, settings[1], dying));  // fp32, default targets, three micro-batches
 }
 
 /// The objective in the model's library, if there is one: it may be no diffusion model.
@@ -38,10 +48,10 @@ std::string objective_beside(const plugin::Loader& loader, const plugin::Manifes
 }
 
 void check_model(plugin::Loader& loader, const plugin::Manifest& manifest, const std::string& folder,
-                 PluginCells& cells) {
+                 at::Device device, PluginCells& cells) {
   const std::string& name = manifest.schema.name;
   const Subject subject = folder.empty() ? miniature_of(loader, name) : model_in(loader, name, folder);
-  std::vector<Setting> settings = all_settings(subject);
+  std::vector<Setting> settings = settings_on(subject, device);
   for (Setting& setting : settings) {
     setting.objective = objective_beside(loader, manifest);
     add(cells, check_subsets(loader, setting, own_strategies(loader)));
@@ -90,19 +100,39 @@ void check_adapter_layer(plugin::Loader& loader, const plugin::Manifest& manifes
                         std::to_string(exported.size()) + " tensors");
 }
 
-void check_with(plugin::Loader& loader, const plugin::Manifest& manifest, PluginCells& cells) {
+void check_with(plugin::Loader& loader, const plugin::Manifest& manifest, at::Device device, PluginCells& cells) {
   const bool adapter = manifest.schema.kind == "adapter";
-  for (Setting setting : all_settings(miniature_of(loader, kModel))) {
+  for (Setting setting : settings_on(miniature_of(loader, kModel), device)) {
     if (adapter && setting.trained == Trained::all) continue;  // has no adapter
     (adapter ? setting.adapter : setting.objective) = manifest.schema.name;
     add(cells, check_subsets(loader, setting, own_strategies(loader)));
   }
 }
 
-void check_placement(plugin::Loader& loader, const std::string& name, PluginCells& cells) {
-  for (const Setting& single : all_settings(miniature_of(loader, kModel))) {
+/// Devices that a split could be told by. Throws Error (unavailable).
+void require_devices(const std::string& name, const std::vector<at::Device>& devices) {
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    for (std::size_t j = i + 1; j < devices.size(); ++j)
+      if (devices[i] == devices[j] || devices[i].type() != devices[j].type())
+        throw Error(ExitCode::unavailable, "--device: " + devices[i].str() + " and " + devices[j].str() +
+                                               " are not two devices of one kind");
+  if (devices.size() >= 2) return;
+  throw Error(ExitCode::unavailable,
+              "the placement \"" + name +
+                  "\" needs two devices to be proven, since on one there is nothing to place: name them with --device, "
+                  "e.g. --device cuda:0 --device cuda:1",
+              "PLACEMENT_DEVICES");
+}
+
+/// Settings with as many micro-batches as make a pipeline. A plan that leaves all on one device proves nothing.
+void check_placement(plugin::Loader& loader, const std::string& name, const std::vector<at::Device>& devices,
+                     PluginCells& cells) {
+  require_devices(name, devices);
+  for (const Setting& single : settings_on(miniature_of(loader, kModel), devices.front())) {
     Setting placed = single;
     placed.placement = name;
+    placed.devices = devices;
+    placed.several_devices = true;
     const auto run = [&](const Setting& setting) { return run_cell(loader, setting, stack_of(loader, {})); };
     cells.rows.push_back(compare_cells(
         placed, "placement " + name, "placement single", [&] { return run(placed); }, [&] { return run(single); }));
@@ -120,14 +150,16 @@ bool PluginCells::passed() const {
   return std::all_of(ran.begin(), ran.end(), [](const auto& setting) { return setting.second; });
 }
 
-PluginCells check_plugin(plugin::Loader& loader, const plugin::Manifest& manifest, const std::string& model_folder) {
+PluginCells check_plugin(plugin::Loader& loader, const plugin::Manifest& manifest, const std::string& model_folder,
+                         const std::vector<at::Device>& devices) {
   PluginCells cells;
   const std::string& kind = manifest.schema.kind;
-  if (kind == "memory") check_memory(loader, manifest.schema.name, cells);
-  if (kind == "model") check_model(loader, manifest, model_folder, cells);
+  const at::Device device = devices.front();
+  if (kind == "memory") check_memory(loader, manifest.schema.name, device, cells);
+  if (kind == "model") check_model(loader, manifest, model_folder, device, cells);
   if (kind == "adapter") check_adapter_layer(loader, manifest, cells);
-  if (kind == "adapter" || kind == "objective") check_with(loader, manifest, cells);
-  if (kind == "placement") check_placement(loader, manifest.schema.name, cells);
+  if (kind == "adapter" || kind == "objective") check_with(loader, manifest, device, cells);
+  if (kind == "placement") check_placement(loader, manifest.schema.name, devices, cells);
   return cells;
 }
 

@@ -1,5 +1,4 @@
-/// @file All that a few optimiser steps show, recorded, and where two records differ first: the one comparison behind
-/// `trainer prove`, `trainer plugins check` and the equivalence matrix.
+/// @file All that a few optimiser steps show, recorded.
 #pragma once
 
 #include <train/assembly/memory_stack.hpp>
@@ -7,13 +6,12 @@
 #include <trainer/sdk/placement.hpp>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace trainer::prove {
 
-/// Record of a run. Tensors are copies on the CPU.
+/// Record of a run. Tensors are copies on the CPU, in memory that no byte counter sees.
 struct Trajectory {
   std::vector<double> losses;  ///< per step
   /// Per parameter: what each step and micro-batch brings, before it is added up, in that order. (Within one backward,
@@ -21,21 +19,12 @@ struct Trajectory {
   std::map<std::string, std::vector<at::Tensor>> gradients;
   std::map<std::string, at::Tensor> weights;         ///< trained tensors after the last step
   std::map<std::string, RecomputeReport> recompute;  ///< by block type; empty where nothing was recomputed
+  int64_t peak_bytes = 0;  ///< of the steps, on the first device, above what was held before them
+  double flops = 0;        ///< of all steps that ran on the calling thread, recomputation included
   [[nodiscard]] std::size_t gradient_count() const;
+  /// "1.2 GFLOP, 12 of 18 run again": what the steps computed, and heavy operations of one block of each type.
+  [[nodiscard]] std::string heavy_operations() const;
 };
-
-/// The first difference of a run from what it should equal: losses, then gradients in the order of steps, then weights.
-struct Difference {
-  std::string what;                ///< "loss of step 2", "gradient 1 of blocks.0.up.lora_B.weight"
-  std::vector<int64_t> element{};  ///< index in the tensor; empty for numbers and where shapes differ
-  double got = 0, expected = 0;
-  double largest = 0;       ///< max |got - expected| / max |expected| over the tensor
-  std::size_t tensors = 0;  ///< how many gradients and weights differ in all
-  /// "gradient 1 of blocks.0.up.lora_B.weight at [3, 0]: 0.12345678 instead of 0.12345677; ..."
-  [[nodiscard]] std::string text() const;
-};
-/// Nothing when both are equal bit for bit.
-std::optional<Difference> first_difference(const Trajectory& run, const Trajectory& expected);
 
 /// What is trained and how; borrowed.
 struct Bench {

@@ -1,4 +1,4 @@
-/// @file Strategies of a stranger, one source, one define each: one that keeps its promises and three that do not.
+/// @file Strategies of a stranger, one source, one define each: three that keep their promises and five that do not.
 #include <ATen/core/Tensor.h>
 #include <trainer/sdk/plugin.hpp>
 
@@ -43,15 +43,64 @@ class Toy final : public MemoryStrategy, public WeightResidency {
   std::vector<std::shared_ptr<FrozenWeight> > first_;
   std::string type_;
 };
-#elif defined(TOY_COUNTING_POLICY)
-/// Recomputes every other time it is asked.
+#elif defined(TOY_COUNTING_POLICY) || defined(TOY_HONEST_POLICY)
+/// Recomputes everything; the wrong one every third time it is asked.
 class Toy final : public MemoryStrategy, public RecomputePolicy {
  public:
   RecomputePolicy* recompute_policy() override { return this; }
+#if defined(TOY_COUNTING_POLICY)
   CheckpointOptions choose(const Site&) override { return {.recompute = calls_++ % 3 == 0}; }
+#else
+  CheckpointOptions choose(const Site&) override { return {.recompute = true}; }
+#endif
+
+#if defined(TOY_COUNTING_POLICY)
 
  private:
   int calls_ = 0;
+#endif
+};
+#elif defined(TOY_WRONG_FORMAT) || defined(TOY_COARSE_FORMAT) || defined(TOY_ROUNDED_FORMAT)
+/// A weight that is held as it is. The rounded one multiplies in bf16, as its manifest says; the wrong one has another
+/// gradient than its weight; the coarse one holds another weight, and is one with itself about it.
+class Held final : public FrozenWeight {
+ public:
+  explicit Held(at::Tensor weight) : weight_(std::move(weight)) {}
+  at::Tensor matmul(const at::Tensor& x) const override { return product(x, dense(x.scalar_type()).t()); }
+  at::Tensor grad_input(const at::Tensor& g) const override {
+    const at::Tensor gradient = product(g, dense(g.scalar_type()));
+#if defined(TOY_WRONG_FORMAT)
+    return gradient.mul(-7);
+#else
+    return gradient;
+#endif
+  }
+  at::Tensor dense(at::ScalarType dtype) const override { return weight_.to(dtype); }
+  int64_t bytes() const override { return static_cast<int64_t>(weight_.nbytes()); }
+  void to(at::Device device) override { weight_ = weight_.to(device); }
+  std::vector<at::Tensor*> tensors() override { return {&weight_}; }
+
+ private:
+  static at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+#if defined(TOY_ROUNDED_FORMAT)
+    return a.to(at::kBFloat16).matmul(b.to(at::kBFloat16)).to(a.scalar_type());
+#else
+    return a.matmul(b);
+#endif
+  }
+  at::Tensor weight_;
+};
+class Toy final : public MemoryStrategy, public WeightFormat {
+ public:
+  WeightFormat* weight_format() override { return this; }
+  std::unique_ptr<FrozenWeight> pack(const LinearState&, const std::string& name, WeightSource& source,
+                                     at::ScalarType compute) override {
+    at::Tensor weight = source.read(name).to(compute);
+#if defined(TOY_COARSE_FORMAT)
+    weight = weight.mul(1.5);
+#endif
+    return std::make_unique<Held>(weight.clone());
+  }
 };
 #endif
 

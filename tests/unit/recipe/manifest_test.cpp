@@ -109,6 +109,11 @@ TEST(Manifest, ReadsCandidates) {
   EXPECT_TRUE(*schema.candidates[1].options.find("deep.on")->second.get_if<bool>()) << "defaults are filled in";
   EXPECT_FALSE(*schema.candidates[2].options.find("deep.on")->second.get_if<bool>());
   EXPECT_EQ(schema.candidates[2].text, "deep.on = false");
+  EXPECT_EQ(schema.tolerance.rounding, 0);
+  EXPECT_EQ(schema.tolerance.dense, 0.1);
+  const ComponentSchema loose = parse_component_schema(kHead + kOptions + "[tolerance]\nrounding = 1e-2\n", "x");
+  EXPECT_EQ(loose.tolerance.rounding, 1e-2);
+  EXPECT_EQ(loose.tolerance.dense, 0.1);
 }
 
 TEST(Manifest, ReportsMistakesOfCandidates) {
@@ -124,6 +129,11 @@ TEST(Manifest, ReportsMistakesOfCandidates) {
   EXPECT_EQ(message("[[candidate]]\n[[candidate]]\nsave = [\"a\"]\n"), "x.plugin.toml:15:1: candidate: given twice");
   std::string model = kHead;
   model.replace(model.find("memory"), 6, "model");
+  EXPECT_EQ(message("[tolerance]\nrounding = 0.2\ndense = 0\n"),
+            "x.plugin.toml:15:12: tolerance.rounding: 0.2 is out of range, expected 0 to 0.05\n"
+            "x.plugin.toml:16:9: tolerance.dense: 0 is out of range, expected above 0, at most 0.5");
+  EXPECT_EQ(manifest_message(model + "[tolerance]\n"),
+            "x.plugin.toml:4:1: tolerance: only memory strategies that pack weights have one, this is \"model\"");
   EXPECT_EQ(manifest_message(model + "[[candidate]]\n"),
             "x.plugin.toml:4:1: candidate: the planner chooses memory strategies only, this is \"model\"");
 }
