@@ -48,7 +48,8 @@ void add_plugins(CLI::App& app, Common& common) {
       "so that `trainer run` does not warn.\nExample: trainer plugins check my_plugin.plugin.toml");
   check->callback([&common] {
     common.action = [&common] {
-      return call_engine("plugins_check", {{"file", file}, {"model", model}, {"devices", devices}, {"json", common.json}},
+      return call_engine("plugins_check",
+                         {{"file", file}, {"model", model}, {"devices", devices}, {"json", common.json}},
                          find_layout(common.plugin_dirs), common.libtorch);
     };
   });

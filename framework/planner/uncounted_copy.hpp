@@ -1,4 +1,5 @@
-/// @file A copy of a tensor that no byte counter sees: what a measurement keeps for itself is no part of what it measures.
+/// @file A copy of a tensor that no byte counter sees: what a measurement keeps for itself is no part of what it
+/// measures.
 #pragma once
 
 #include <ATen/core/Tensor.h>

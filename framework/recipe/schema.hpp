@@ -93,8 +93,8 @@ struct SectionSchema {
 };
 
 /// Reads `name`, `kind`, `summary`, `needs`, the `[[option]]`, `[[candidate]]` and `[tolerance]` tables of a plugin
-/// manifest; other keys are the loader's. A candidate holds values for options of the component, checked like those of a recipe.
-/// Option keys: key, type, default, default_text, same_as, required, min, max, above, multiple_of, min_items,
+/// manifest; other keys are the loader's. A candidate holds values for options of the component, checked like those of
+/// a recipe. Option keys: key, type, default, default_text, same_as, required, min, max, above, multiple_of, min_items,
 /// max_items, choices, unit, help, alias, must_exist. `file` names the manifest in messages. Throws Error
 /// (plugin_rejected) listing every mistake as file:line:col, among them a default that breaks its own rules.
 ComponentSchema parse_component_schema(std::string_view manifest, const std::string& file);

@@ -81,8 +81,8 @@ TEST_P(ToyStrategies, AWrongOneIsCaughtAndNamed) {
   }
   EXPECT_TRUE(named);
 }
-INSTANTIATE_TEST_SUITE_P(All, ToyStrategies, ::testing::Values("rounding_store", "stale_residency", "counting_policy",
-                                           "wrong_format"),
+INSTANTIATE_TEST_SUITE_P(All, ToyStrategies,
+                         ::testing::Values("rounding_store", "stale_residency", "counting_policy", "wrong_format"),
                          [](const auto& info) { return std::string(info.param); });
 
 /// A format that is one with itself about weights that are not those of the file.

@@ -23,9 +23,17 @@ bool matters(const std::string& key) {
   static constexpr std::array kEnds{".tokenizer", ".device", ".folder", ".metadata"};
   if (std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return key.ends_with(end); })) return false;
   if (key == "text_encoder.path" || key.starts_with("autoencoder")) return false;
-  static constexpr std::array kStarts{"run.seed",  "model",     "text_encoder",     "data",
-                                      "adapter",   "objective", "memory",           "placement",
-                                      "train.batch_size", "train.micro_batch_size", "optimizer.fused_backward"};
+  static constexpr std::array kStarts{"run.seed",
+                                      "model",
+                                      "text_encoder",
+                                      "data",
+                                      "adapter",
+                                      "objective",
+                                      "memory",
+                                      "placement",
+                                      "train.batch_size",
+                                      "train.micro_batch_size",
+                                      "optimizer.fused_backward"};
   return std::any_of(kStarts.begin(), kStarts.end(), [&](const char* start) { return key.starts_with(start); });
 }
 
@@ -37,12 +45,10 @@ Json to_json(const Comparison& line) {
             {"result", line.result},
             {"peak_bytes", line.peak_bytes},
             {"heavy_operations", line.heavy}};
-  if (line.largest)
-    json["largest_difference"] = {{"of_maximum", line.largest->apart}, {"where", line.largest->text()}};
+  if (line.largest) json["largest_difference"] = {{"of_maximum", line.largest->apart}, {"where", line.largest->text()}};
   if (line.apart)
-    json["from_dense_weights"] = {{"loss", line.apart->loss},
-                                  {"gradients", line.apart->gradients},
-                                  {"tolerance", line.tolerance}};
+    json["from_dense_weights"] = {
+        {"loss", line.apart->loss}, {"gradients", line.apart->gradients}, {"tolerance", line.tolerance}};
   return json;
 }
 
@@ -65,9 +71,10 @@ std::string Proof::verdict() const {
 }
 
 Json to_json(const Proof& proof) {
-  Json json{{"proven", proof.passed()},   {"verdict", proof.verdict()}, {"model", proof.model},
-            {"blocks", proof.blocks},     {"inputs", proof.inputs},     {"trained", proof.trained},
-            {"steps", proof.steps},       {"weight_bytes", proof.weight_bytes},
+  Json json{{"proven", proof.passed()}, {"verdict", proof.verdict()},
+            {"model", proof.model},     {"blocks", proof.blocks},
+            {"inputs", proof.inputs},   {"trained", proof.trained},
+            {"steps", proof.steps},     {"weight_bytes", proof.weight_bytes},
             {"notes", proof.notes}};
   json["comparisons"] = Json::array();
   for (const Comparison& line : proof.lines) json["comparisons"].push_back(to_json(line));
@@ -86,8 +93,12 @@ std::map<std::string, std::string> proof_subject(const recipe::Recipe& recipe, c
     ways.add(plan->format);
     for (const PlannedBlock& block : plan->blocks) ways.add(block.name).add(block.way);
   }
-  return {{"recipe", keys.hex()},       {"trainer", TRAINER_VERSION}, {"torch", TORCH_VERSION},
-          {"fingerprint", TRAINER_SDK_FINGERPRINT}, {"plugins", plugins}, {"device", devices},
+  return {{"recipe", keys.hex()},
+          {"trainer", TRAINER_VERSION},
+          {"torch", TORCH_VERSION},
+          {"fingerprint", TRAINER_SDK_FINGERPRINT},
+          {"plugins", plugins},
+          {"device", devices},
           {"plan", plan ? ways.hex() : ""}};
 }
 

@@ -1,5 +1,5 @@
-/// @file What `trainer prove` found, and `proof.json` in the folder of the run, where it is stored with what it is about:
-/// `run` finds it there and notes in run.json whether it speaks of the same combination.
+/// @file What `trainer prove` found, and `proof.json` in the folder of the run, where it is stored with what it is
+/// about: `run` finds it there and notes in run.json whether it speaks of the same combination.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,12 +20,12 @@ namespace trainer::train {
 struct Comparison {
   std::string run, against, result{};
   bool passed = false;
-  bool judged = true;                              ///< false: it could not be made, which is no fault of the strategies
-  std::optional<prove::Spot> largest{};            ///< difference, where there is one
-  std::optional<prove::Distance> apart{};          ///< from the run with dense weights
-  double tolerance = 0;                            ///< for `apart`
-  int64_t peak_bytes = 0;                          ///< weights and steps on the first device; 0: it did not end
-  std::string heavy{};                             ///< Trajectory::heavy_operations
+  bool judged = true;                      ///< false: it could not be made, which is no fault of the strategies
+  std::optional<prove::Spot> largest{};    ///< difference, where there is one
+  std::optional<prove::Distance> apart{};  ///< from the run with dense weights
+  double tolerance = 0;                    ///< for `apart`
+  int64_t peak_bytes = 0;                  ///< weights and steps on the first device; 0: it did not end
+  std::string heavy{};                     ///< Trajectory::heavy_operations
 };
 
 /// What was proven and how; filled in as the runs go.
@@ -52,8 +52,8 @@ std::map<std::string, std::string> proof_subject(const recipe::Recipe& recipe, c
 std::filesystem::path store_proof(const std::filesystem::path& folder, const Proof& proof,
                                   const std::map<std::string, std::string>& subject);
 
-/// For run.json: {"found": "none"}, or "matching" or "other" (with the parts that differ) and the verdict. A damaged file
-/// is none.
+/// For run.json: {"found": "none"}, or "matching" or "other" (with the parts that differ) and the verdict. A damaged
+/// file is none.
 nlohmann::ordered_json describe_stored_proof(const std::filesystem::path& folder,
                                              const std::map<std::string, std::string>& subject);
 

@@ -200,7 +200,9 @@ std::unique_ptr<MemoryStrategy> Assembly::memory_strategy(const recipe::Componen
 }
 
 MemoryStack Assembly::planned_stack(const BudgetPlan& plan, const std::vector<std::string>& names) {
-  const auto wanted = [&](const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  const auto wanted = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   Candidates candidates = make_candidates(loader_);
   std::vector<MemoryStack::Named> strategies;
   bool found = plan.format == "none";

@@ -15,7 +15,6 @@ std::string_view bytes_of(const at::Tensor& contiguous) {
   return {static_cast<const char*>(contiguous.data_ptr()), contiguous.nbytes()};
 }
 
-
 struct Held {
   std::shared_ptr<void> handle;
   at::Tensor copy;
@@ -58,13 +57,13 @@ std::unique_ptr<FrozenWeight> CheckedFormat::pack(const LinearState& linear, con
   if (weight == nullptr || linear.in == 0 || linear.out == 0) return weight;
   const at::Tensor dense = weight->dense(compute);
   if (dense.scalar_type() != compute || dense.sizes() != at::IntArrayRef{linear.out, linear.in})
-    throw PluginError(plugin_, "dense", "the weight of \"" + linear.name + "\" has another dtype or shape than it should");
+    throw PluginError(plugin_, "dense",
+                      "the weight of \"" + linear.name + "\" has another dtype or shape than it should");
   if (dense.device().is_meta()) return weight;
   const DenseWeight claimed(dense);
   constexpr int64_t kRows = 3;
   const auto numbers = [&](uint64_t stream, int64_t columns) {
-    return keyed_normal(KeyedRng(/*seed=*/1, RngStream::synthetic, stream), {kRows, columns})
-        .to(dense.options());
+    return keyed_normal(KeyedRng(/*seed=*/1, RngStream::synthetic, stream), {kRows, columns}).to(dense.options());
   };
   const at::Tensor x = numbers(0, linear.in), g = numbers(1, linear.out);
   check("matmul", linear.name, weight->matmul(x), claimed.matmul(x));

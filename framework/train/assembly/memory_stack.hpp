@@ -36,7 +36,8 @@ class MemoryStack {
   }
   /// Only some of the model's blocks run: what names the others has no effect, rightly.
   void set_partial() { partial_ = true; }
-  /// From now on every promise of stores, residencies and weight formats is checked at every call: for proofs. Before the first use.
+  /// From now on every promise of stores, residencies and weight formats is checked at every call: for proofs. Before
+  /// the first use.
   void check_promises();
   /// How one block is run at `site`. Throws PluginError when the policy answers otherwise than it did for this block
   /// before: micro-batches of a step would be treated differently.

@@ -63,13 +63,13 @@ std::string note(const plugin::Manifest& manifest, const PluginCells& cells) {
 }
 
 nlohmann::ordered_json to_json(const Row& row) {
-  nlohmann::ordered_json json{{"setting", row.setting},         {"strategies", row.subset}, {"against", row.against},
-                              {"passed", row.passed()},         {"result", row.result},
-                              {"peak_bytes", row.peak_bytes},   {"heavy_operations", row.heavy}};
+  nlohmann::ordered_json json{{"setting", row.setting},       {"strategies", row.subset},
+                              {"against", row.against},       {"passed", row.passed()},
+                              {"result", row.result},         {"peak_bytes", row.peak_bytes},
+                              {"heavy_operations", row.heavy}};
   if (row.apart)
-    json["from_dense_weights"] = {{"loss", row.apart->loss},
-                                  {"gradients", row.apart->gradients},
-                                  {"tolerance", row.tolerance.dense}};
+    json["from_dense_weights"] = {
+        {"loss", row.apart->loss}, {"gradients", row.apart->gradients}, {"tolerance", row.tolerance.dense}};
   return json;
 }
 
@@ -84,8 +84,7 @@ void print_json(const plugin::Manifest& manifest, const std::vector<std::string>
                               {"facts", cells.facts},
                               {"attestation", attestation}};
   json["cells"] = nlohmann::ordered_json::array();
-  for (const Row& row : cells.rows)
-    json["cells"].push_back(to_json(row));
+  for (const Row& row : cells.rows) json["cells"].push_back(to_json(row));
   std::printf("%s\n", json.dump(2).c_str());
 }
 

@@ -58,9 +58,10 @@ void use_budget(Assembly& assembly, int64_t factor, std::string& notes) {
     }
   const auto batch = foretold_shape(assembly, largest_of(recipe, factor), factor);
   if (!batch)
-    throw Error(ExitCode::unavailable, "memory.budget: the model \"" + recipe.model.kind +
-                                           "\" does not declare the shapes of its inputs, so there is no plan before the "
-                                           "run made one; prove the recipe after the first steps of the run");
+    throw Error(ExitCode::unavailable,
+                "memory.budget: the model \"" + recipe.model.kind +
+                    "\" does not declare the shapes of its inputs, so there is no plan before the "
+                    "run made one; prove the recipe after the first steps of the run");
   assembly.use_plan(plan_budget(assembly, *batch));
 }
 

@@ -1,11 +1,11 @@
 #include <c10/util/Exception.h>
 #include <adapter/inject.hpp>
+#include <base/units.hpp>
+#include <planner/byte_counter.hpp>
 #include <recipe/default_options.hpp>
 #include <train/assembly/model_builder.hpp>
 #include <train/placement/part_costs.hpp>
 #include <train/placement/stages.hpp>
-#include <base/units.hpp>
-#include <planner/byte_counter.hpp>
 #include <train/prove/cells.hpp>
 #include <train/prove/random_source.hpp>
 #include <weights/model_files.hpp>
@@ -200,10 +200,10 @@ train::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::strin
   std::vector<train::MemoryStack::Named> strategies;
   for (const std::string& name : names) {
     const auto change = changes.find(name);
-    strategies.push_back({name,
-                          make(loader, loader.registry().memory, "memory", name,
-                               change == changes.end() ? Table{} : change->second),
-                          "", tolerance_of(loader, {name}).rounding});
+    strategies.push_back(
+        {name,
+         make(loader, loader.registry().memory, "memory", name, change == changes.end() ? Table{} : change->second), "",
+         tolerance_of(loader, {name}).rounding});
   }
   train::MemoryStack stack(std::move(strategies));
   stack.check_promises();
@@ -274,7 +274,8 @@ std::string join(const std::vector<std::string>& names) {
 }
 
 std::string table_head() {
-  return "| model | dtype | trained | micro-batches | strategies | compared with | tolerance | peak | heavy operations | "
+  return "| model | dtype | trained | micro-batches | strategies | compared with | tolerance | peak | heavy operations "
+         "| "
          "result |\n|---|---|---|---|---|---|---|---|---|---|\n";
 }
 

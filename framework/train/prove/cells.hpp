@@ -83,7 +83,7 @@ struct Row {
   std::string subset{};   ///< "full_checkpointing + fp8_weight_only"
   std::string against{};  ///< "none", or the strategies that pack weights, alone
   Verdict verdict = failed;
-  std::string result{};          ///< in words
+  std::string result{};             ///< in words
   std::optional<Distance> apart{};  ///< with packed weights: from the run with those of the file
   recipe::Tolerance tolerance{};    ///< what `apart` was held to
   int64_t peak_bytes = 0;           ///< of weights, adapter and steps on the first device; 0: not run

@@ -105,8 +105,7 @@ std::string Difference::text() const {
   std::snprintf(number, sizeof number, "; largest difference %.1e of its maximum", largest.apart);
   std::string text = first.text() + number;
   if (largest.what != first.what || largest.element != first.element) text += ", in " + largest.text();
-  if (tensors > 0)
-    text += "; " + std::to_string(tensors) + (tensors == 1 ? " tensor differs" : " tensors differ");
+  if (tensors > 0) text += "; " + std::to_string(tensors) + (tensors == 1 ? " tensor differs" : " tensors differ");
   return text;
 }
 
@@ -116,7 +115,10 @@ std::optional<Difference> first_difference(const Trajectory& run, const Trajecto
   for (std::size_t step = 0; step < run.losses.size(); ++step) {
     const double got = run.losses[step], wanted = expected.losses[step];
     if (std::memcmp(&got, &wanted, sizeof(double)) == 0) continue;
-    const Spot spot{"loss of step " + std::to_string(step + 1), {}, got, wanted,
+    const Spot spot{"loss of step " + std::to_string(step + 1),
+                    {},
+                    got,
+                    wanted,
                     relative(std::abs(got - wanted), std::abs(wanted))};
     notes.add(spot, spot, false);
   }
@@ -155,8 +157,8 @@ Distance distance(const Trajectory& run, const Trajectory& expected) {
   if (run.losses.size() != expected.losses.size() || run.gradients.size() != expected.gradients.size())
     return incomparable;
   for (std::size_t step = 0; step < run.losses.size(); ++step)
-    result.loss = std::max(result.loss, relative(std::abs(run.losses[step] - expected.losses[step]),
-                                                 std::abs(expected.losses[step])));
+    result.loss = std::max(
+        result.loss, relative(std::abs(run.losses[step] - expected.losses[step]), std::abs(expected.losses[step])));
   std::vector<double> apart, norm;  // squares, by micro-batch
   for (const auto& [name, list] : run.gradients) {
     const auto other = expected.gradients.find(name);

@@ -1,5 +1,5 @@
-/// @file Where two records of a run differ, and how far: the comparisons behind `trainer prove`, `trainer plugins check`
-/// and the equivalence matrix.
+/// @file Where two records of a run differ, and how far: the comparisons behind `trainer prove`, `trainer plugins
+/// check` and the equivalence matrix.
 #pragma once
 
 #include <recipe/schema.hpp>

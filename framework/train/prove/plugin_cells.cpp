@@ -47,8 +47,8 @@ std::string objective_beside(const plugin::Loader& loader, const plugin::Manifes
   return "flow_matching";
 }
 
-void check_model(plugin::Loader& loader, const plugin::Manifest& manifest, const std::string& folder,
-                 at::Device device, PluginCells& cells) {
+void check_model(plugin::Loader& loader, const plugin::Manifest& manifest, const std::string& folder, at::Device device,
+                 PluginCells& cells) {
   const std::string& name = manifest.schema.name;
   const Subject subject = folder.empty() ? miniature_of(loader, name) : model_in(loader, name, folder);
   std::vector<Setting> settings = settings_on(subject, device);
@@ -114,8 +114,8 @@ void require_devices(const std::string& name, const std::vector<at::Device>& dev
   for (std::size_t i = 0; i < devices.size(); ++i)
     for (std::size_t j = i + 1; j < devices.size(); ++j)
       if (devices[i] == devices[j] || devices[i].type() != devices[j].type())
-        throw Error(ExitCode::unavailable, "--device: " + devices[i].str() + " and " + devices[j].str() +
-                                               " are not two devices of one kind");
+        throw Error(ExitCode::unavailable,
+                    "--device: " + devices[i].str() + " and " + devices[j].str() + " are not two devices of one kind");
   if (devices.size() >= 2) return;
   throw Error(ExitCode::unavailable,
               "the placement \"" + name +

@@ -9,7 +9,6 @@
 namespace trainer::prove {
 namespace {
 
-
 /// Dies once before the loss of a micro-batch: its blocks have run, its backward has not.
 class FailingObjective final : public Objective {
  public:
@@ -40,10 +39,9 @@ class Recorder {
  public:
   Recorder(const std::vector<Parameter*>& parameters, Trajectory& into) : parameters_(parameters) {
     for (Parameter* parameter : parameters_)
-      hooks_.push_back(parameter->value().register_hook(
-          [&into, parameter](const at::Tensor& grad) {
-            into.gradients[parameter->name()].push_back(planner::uncounted_copy(grad));
-          }));
+      hooks_.push_back(parameter->value().register_hook([&into, parameter](const at::Tensor& grad) {
+        into.gradients[parameter->name()].push_back(planner::uncounted_copy(grad));
+      }));
   }
   ~Recorder() {
     for (std::size_t i = 0; i < hooks_.size(); ++i) parameters_[i]->value().remove_hook(hooks_[i]);
@@ -114,7 +112,8 @@ Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure
     trajectory.losses.push_back(step_loss(trainer, bench, objective, failure, trajectory));
   trajectory.peak_bytes = peak.above();
   trajectory.flops = counter.flops();
-  for (Parameter* parameter : bench.trained) trajectory.weights[parameter->name()] = planner::uncounted_copy(parameter->value());
+  for (Parameter* parameter : bench.trained)
+    trajectory.weights[parameter->name()] = planner::uncounted_copy(parameter->value());
   trajectory.recompute = trainer.recompute_state().reports;
   return trajectory;
 }
