@@ -39,7 +39,7 @@ struct RecipeArguments {
 };
 /// Adds RECIPE and --set to a subcommand; `arguments` must outlive the parse.
 void add_recipe(CLI::App& command, RecipeArguments& arguments);
-/// Adds --budget, for commands that train or plan training.
+/// Adds --budget, for commands that train, or plan or prove training.
 void add_budget(CLI::App& command, RecipeArguments& arguments);
 
 /// Checks the recipe without LibTorch, so that mistakes are told in milliseconds, then calls the engine.

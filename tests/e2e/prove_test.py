@@ -27,18 +27,22 @@ class ProveCase(RunCase):
             shutil.copy(STRATEGIES / (name + ending), folder)
         return folder
 
+    @property
+    def quick(self):
+        return [*QUICK, *settings(run__output=self.folder / "proven")]
+
     def config(self):
         return {"XDG_CONFIG_HOME": str(self.folder / "config")}
 
 
 class Prove(ProveCase):
     def test_recipe_is_proven(self):
-        out = self.expect(0, ["PROVEN", "bit-equal: 3 losses", "compared with", "the plain run"], "prove", SMALL, *QUICK,
+        out = self.expect(0, ["PROVEN", "bit-equal: 3 losses", "compared with", "the plain run"], "prove", SMALL, *self.quick,
                           *settings('memory.strategies=["full_checkpointing"]')).out
         self.assertIn("recompute of \"double\"", out)
 
     def test_packing_is_shown_and_the_rest_equals_it(self):
-        answer = self.expect(0, [], "--json", "prove", SMALL, *QUICK,
+        answer = self.expect(0, [], "--json", "prove", SMALL, *self.quick,
                              *settings('memory.strategies=["fp8_weight_only", "selective_checkpointing"]')).out
         proof = json.loads(answer)
         self.assertTrue(proof["proven"])
@@ -55,7 +59,7 @@ class Prove(ProveCase):
         self.assertRegex(both["heavy_operations"], r"FLOP, \d+ of \d+ run again")
 
     def test_neither_data_nor_encoders_are_needed(self):
-        self.expect(0, "PROVEN", "prove", SMALL, *QUICK, *settings(
+        self.expect(0, "PROVEN", "prove", SMALL, *self.quick, *settings(
             'memory.strategies=["full_checkpointing"]', text_encoder__path=self.folder / "none",
             text_encoder__tokenizer=self.folder / "none", autoencoder__path=self.folder / "none"))
 
@@ -74,7 +78,7 @@ class Prove(ProveCase):
                 begin, end = tensor["data_offsets"]
                 damaged[begin:end] = b"\xff" * (end - begin)
         write_safetensors(file, header, bytes(damaged))
-        arguments = ["prove", SMALL, *QUICK, *settings('memory.strategies=["fp8_weight_only"]', model__path=folder)]
+        arguments = ["prove", SMALL, *self.quick, *settings('memory.strategies=["fp8_weight_only"]', model__path=folder)]
         self.expect(0, f"single.{blocks[0]}, single.{blocks[-1]}", *arguments)
         write_safetensors(file, header, bytes(len(data)))
         self.expect(BAD_INPUT, ["every gradient", "--random-weights"], *arguments)
@@ -85,13 +89,13 @@ class Prove(ProveCase):
             with self.subTest(name):
                 result = self.expect(
                     REJECTED, ["NOT PROVEN", f'plugin "{name}"'], "--plugin-dir", self.plugin(name), "prove", SMALL,
-                    *QUICK, *settings(f'memory.strategies=[{beside}"{name}"]', model__dtype='"fp32"'), env=self.config())
+                    *self.quick, *settings(f'memory.strategies=[{beside}"{name}"]', model__dtype='"fp32"'), env=self.config())
                 self.assertFalse((self.folder / "config" / "trainer").exists(), result)
 
 
     def test_other_weights_are_too_far(self):
         result = self.expect(REJECTED, ["NOT PROVEN", "MORE THAN the declared 0.1", "bit-equal: 3 losses"], "--plugin-dir",
-                             self.plugin("coarse_format"), "prove", SMALL, *QUICK,
+                             self.plugin("coarse_format"), "prove", SMALL, *self.quick,
                              *settings('memory.strategies=["coarse_format"]'), env=self.config())
         self.assertFalse((self.folder / "config" / "trainer").exists(), result)
 
@@ -119,7 +123,7 @@ class Prove(ProveCase):
                 add(name, tensor["dtype"], tensor["shape"], data[begin:end])
         write_safetensors(next(folder.glob("*.safetensors")), entries, bytes(packed))
         self.expect(0, ["PROVEN", "NOT COMPARED: the file holds packed weights", "bit-equal: 3 losses"], "prove", SMALL,
-                    *QUICK, *settings('memory.strategies=["fp8_weight_only"]', model__path=folder))
+                    *self.quick, *settings('memory.strategies=["fp8_weight_only"]', model__path=folder))
 
     def test_stored_with_the_run(self):
         output = self.folder / "run"
@@ -144,12 +148,12 @@ class Prove(ProveCase):
         self.assertEqual(found(*chosen, run__steps=3), {"found": "none"})
 
     def test_a_budget_is_proven(self):
-        result = self.expect(0, ["plan for memory.budget", "PROVEN", "bit-equal: 3 losses"], "prove", SMALL, *QUICK,
+        result = self.expect(0, ["plan for memory.budget", "PROVEN", "bit-equal: 3 losses"], "prove", SMALL, *self.quick,
                              "--budget", self.smallest())
         self.assertRegex(result.out, r"recompute of|fp8_weight_only")
 
     def smallest(self):
-        result = self.expect(78, "the smallest budget", "prove", SMALL, *QUICK, "--budget", "5MB")
+        result = self.expect(78, "the smallest budget", "prove", SMALL, *self.quick, "--budget", "5MB")
         return re.search(r"the smallest budget that works for this recipe is (\d+MB)", result.err)[1]
 
 

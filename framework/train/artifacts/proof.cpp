@@ -47,8 +47,10 @@ Json to_json(const Comparison& line) {
             {"heavy_operations", line.heavy}};
   if (line.largest) json["largest_difference"] = {{"of_maximum", line.largest->apart}, {"where", line.largest->text()}};
   if (line.apart)
-    json["from_dense_weights"] = {
-        {"loss", line.apart->loss}, {"gradients", line.apart->gradients}, {"tolerance", line.tolerance}};
+    json["from_dense_weights"] = {{"loss", line.apart->loss},
+                                  {"gradients", line.apart->gradients},
+                                  {"gradients_after_steps", line.apart->later},
+                                  {"tolerance", line.tolerance}};
   return json;
 }
 

@@ -68,8 +68,10 @@ nlohmann::ordered_json to_json(const Row& row) {
                               {"result", row.result},         {"peak_bytes", row.peak_bytes},
                               {"heavy_operations", row.heavy}};
   if (row.apart)
-    json["from_dense_weights"] = {
-        {"loss", row.apart->loss}, {"gradients", row.apart->gradients}, {"tolerance", row.tolerance.dense}};
+    json["from_dense_weights"] = {{"loss", row.apart->loss},
+                                  {"gradients", row.apart->gradients},
+                                  {"gradients_after_steps", row.apart->later},
+                                  {"tolerance", row.tolerance.dense}};
   return json;
 }
 

@@ -364,7 +364,9 @@ std::vector<Row> check_failures(plugin::Loader& loader, const Setting& setting, 
                   std::to_string(micro)};
       judge(row, names.size(), [&] {
         if (!whole) whole = run_cell(loader, setting, stack_of(loader, names));
-        compare(row, run_cell(loader, setting, stack_of(loader, names), {place, micro}), *whole);
+        const Trajectory run = run_cell(loader, setting, stack_of(loader, names), {place, micro});
+        measure(row, run);
+        compare(row, run, *whole);
       });
       rows.push_back(std::move(row));
     }
