@@ -144,7 +144,7 @@ std::optional<Difference> first_difference(const Trajectory& run, const Trajecto
 }
 
 bool Distance::within(double tolerance) const {
-  return loss <= tolerance && gradients <= tolerance && later <= kDrift * tolerance;
+  return loss <= tolerance && std::max(gradients, later) <= kGradients * tolerance;
 }
 
 std::string Distance::text() const {

@@ -38,12 +38,14 @@ std::optional<Difference> first_difference(const Trajectory& run, const Trajecto
 struct Distance {
   double loss = 0;       ///< largest |loss / expected loss - 1| of a step
   double gradients = 0;  ///< largest of the first step's micro-batches
-  double later = 0;  ///< largest of the later steps': AdamW turns small differences of small gradients into whole steps
-  /// `loss` and `gradients` within it, `later` within kDrift times it. False for what is not a number.
+  double later = 0;      ///< largest of the later steps', which an optimiser has moved apart
+  /// `loss` within it, the gradients within kGradients times it. False for what is not a number.
   [[nodiscard]] bool within(double tolerance) const;
   /// "loss 0.0012, gradients 0.038 apart (0.11 after steps)"
   [[nodiscard]] std::string text() const;
-  static constexpr double kDrift = 5;
+  /// A loss is a mean, in which errors of weights cancel; gradients are as far as single weights are, and further where
+  /// they are small.
+  static constexpr double kGradients = 5;
 };
 Distance distance(const Trajectory& run, const Trajectory& expected);
 

@@ -97,7 +97,7 @@ class Toy final : public MemoryStrategy, public WeightFormat {
                                      at::ScalarType compute) override {
     at::Tensor weight = source.read(name).to(compute);
 #if defined(TOY_COARSE_FORMAT)
-    weight = weight.mul(1.5);
+    weight = weight.mul(3);
 #endif
     return std::make_unique<Held>(weight.clone());
   }
