@@ -4,8 +4,10 @@
 #include <torch/csrc/autograd/variable.h>
 #include <planner/block_cost.hpp>
 #include <planner/byte_counter.hpp>
+#include <planner/dead_values.hpp>
 #include <planner/shape_kernels.hpp>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -36,6 +38,28 @@ class GradientsAside {
   std::vector<Parameter*> parameters_;
   std::vector<at::Tensor> before_;
 };
+
+/// A save policy that notes what it was asked.
+class Noted final : public SavePolicy {
+ public:
+  explicit Noted(SavePolicy* policy) : policy_(policy) {}
+  bool keep(const HeavyOp& op) override {
+    calls.push_back(op);
+    const bool keeps = policy_ != nullptr && policy_->keep(op);
+    if (keeps) kept.insert(op.position);
+    return keeps;
+  }
+  std::vector<HeavyOp> calls;
+  std::set<int64_t> kept;  ///< positions
+
+ private:
+  SavePolicy* policy_;
+};
+
+bool needs_gradient(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); });
+}
 
 /// Backward from outputs that the chain no longer holds itself.
 void backward(std::vector<at::Tensor> outputs) {
@@ -68,6 +92,9 @@ BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& 
   BlockRun run;
   run.site = {&block, 0, 1, 0};
   run.options = options;
+  Noted noted(options.save);
+  const bool elides = options.recompute && options.elide;
+  if (elides) run.options.save = &noted;
   run.state = &sites;
   BlockCost cost;
   const PeakMark whole(device);
@@ -79,6 +106,7 @@ BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& 
     cost.forward_peak = whole.above();
     cost.forward_flops = flops.flops();
   }
+  const bool recomputed = options.recompute && needs_gradient(outputs);
   {
     const PeakMark mark(device);
     const FlopCounter flops;
@@ -90,10 +118,13 @@ BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& 
   if (const auto report = sites.reports.find(block.info().type); report != sites.reports.end()) {
     cost.recomputed_flops = report->second.recomputed_flops;
     cost.kept_ops = report->second.kept;
-  } else if (options.recompute) {
+  } else if (recomputed) {
     cost.recomputed_flops = cost.forward_flops;
   }
   cost.backward_flops -= cost.recomputed_flops;
+  if (elides && recomputed)
+    cost.elided_flops = ValueTrace(block, detached_flow(flow)).dead_flops(noted.calls, noted.kept);
+  cost.recomputed_flops -= cost.elided_flops;
   return cost;
 }
 

@@ -21,9 +21,11 @@ struct BlockCost {
   int64_t backward_peak = 0;  ///< highest in the backward with its recompute; kept bytes, incoming and new gradients
                               ///< included
   int64_t gradients = 0;      ///< left behind: gradients of the block's trained parameters
-  double forward_flops = 0, recomputed_flops = 0, backward_flops = 0;  ///< backward without the recompute; elision is
-                                                                       ///< not known without values
-  std::vector<std::string> kept_ops;                                   ///< kept by a SavePolicy, e.g. "mm#2"
+  double forward_flops = 0;
+  double recomputed_flops = 0;        ///< of the heavy calls that the backward runs again, elided ones left out
+  double elided_flops = 0;            ///< of those that it need not run (dead_values.hpp); the engine may find more
+  double backward_flops = 0;          ///< without the recompute
+  std::vector<std::string> kept_ops;  ///< kept by a SavePolicy, e.g. "mm#2"
 };
 
 /// Runs `block` forward and backward as `options` say. `flow`: meta tensors of one device with the requires_grad bits

@@ -130,6 +130,9 @@ Tensor& linspace(const at::Scalar&, const at::Scalar&, int64_t steps, Tensor& ou
   return const_cast<Tensor&>(out.resize_({steps}));
 }
 
+/// Of real numbers; logsumexp takes it.
+Tensor& absolute(const Tensor& x, Tensor& out) { return const_cast<Tensor&>(out.resize_(x.sizes())); }
+
 Tensor addbmm(const Tensor&, const Tensor& a, const Tensor& b, const at::Scalar&, const at::Scalar&) {
   return at::empty({a.size(1), b.size(2)}, a.options());
 }
@@ -200,6 +203,7 @@ void install_shape_kernels() {
     made->impl("var.correction", &variance);
     made->impl("std.correction", &variance);
     made->impl("addbmm", &addbmm);
+    made->impl("abs.out", &absolute);
     made->impl("arange.start_out", &arange);
     made->impl("linspace.out", &linspace);
     made->impl("_scaled_mm", &scaled_mm);

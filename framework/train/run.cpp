@@ -107,6 +107,7 @@ void Run::prepare() {
   agree();
   plan_memory();
   loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
+  if (const std::string idle = loaded_.memory.idle(); !idle.empty()) log_warning(idle);
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
   optimizer_.emplace(loaded_.trained, optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay});
@@ -294,7 +295,7 @@ void Run::log_recompute() {
                   "%.0f %% of the forward FLOPs",
                   type.c_str(), static_cast<long long>(r.recomputed_calls), static_cast<long long>(r.forward_calls),
                   static_cast<long long>(r.kept_calls), format_bytes(static_cast<double>(r.kept_bytes)).c_str(),
-                  100.0 * r.elided_flops / r.forward_flops);
+                  r.forward_flops > 0 ? 100.0 * r.elided_flops / r.forward_flops : 0.0);
     log_info(text);
   }
 }

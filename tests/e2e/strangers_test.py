@@ -102,6 +102,18 @@ class LanguageModel(Strangers):
         arguments = ["check", RECIPES / "toy_lm.toml", *settings(model__path=self.file)]
         self.expect(0, ["12 texts", "a toy language model of 2 layers", "the bytes of a text", "ready to run"], *arguments)
 
+    def test_memory_is_planned_without_pictures(self):
+        recipe = [RECIPES / "toy_lm.toml", *settings(model__path=self.file)]
+        self.expect(0, ["block type", "run with"], "check", *recipe)
+        self.expect(BAD_RECIPE, ["memory.budget: 10kB is too small"], "check", *recipe, "--budget", "10kB")
+        self.expect(0, ["plan for memory.budget"], "check", *recipe, "--budget", "1GB")
+        packed = settings('memory.strategies=["fp8_weight_only"]')
+        self.expect(BAD_RECIPE, ["without [adapter]"], "check", *recipe, *packed)
+        self.expect(0, ["save = [\"attention\"]"], "explain", "memory.selective_checkpointing", *recipe)
+        self.expect(0, ["64 text tokens"], "plan", *recipe)
+        self.expect(0, ["plan for memory.budget"], "plan", *recipe, "--budget", "1GB")
+        self.expect(0, ["PROVEN"], "prove", *recipe, *settings('memory.strategies=["full_checkpointing"]'))
+
     def test_learns_resumes_and_exports(self):
         whole = self.run_recipe("toy_lm.toml", self.file, "whole", texts=["12 texts", "all 1", "model"])
         losses = [line["loss"] for line in log_lines(self.folder / "whole")]

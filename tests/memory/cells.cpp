@@ -10,6 +10,7 @@
 #include <deque>
 #include <optional>
 #include <planner/byte_counter.hpp>
+#include <planner/chain_cost.hpp>
 #include <planner/shape_source.hpp>
 #include <support/components.hpp>
 #include <support/parity.hpp>
@@ -263,7 +264,13 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
     if (step.pass == Pass::backward) kept[i] = std::max(kept[i], held.since(i) - gradient_bytes(setup.trained, device));
   };
   train::Trainer trainer(std::move(parts), 0);
-  trainer.step();
+  std::vector<int64_t> first;
+  {
+    std::deque<planner::PeakMark> marks;
+    for (const at::Device device : devices) marks.emplace_back(device);
+    trainer.step();
+    for (const planner::PeakMark& mark : marks) first.push_back(mark.above());
+  }
   held.take();
   kept.assign(devices.size(), 0);
   std::deque<planner::PeakMark> marks;
@@ -275,6 +282,7 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
     step.ema = averages[i];
     step.kept = kept[i];
     step.peak = marks[i].above();
+    measured[i].first_peak = first[i];
     for (const Parameter* parameter : setup.trained)
       if (parameter->value().device() == devices[i])
         step.gradients += static_cast<int64_t>(parameter->value().nbytes());
@@ -307,6 +315,23 @@ Measured measure_real(const Subject& subject, const Cell& cell, const Size& size
 Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
                      std::vector<train::BlockPlan>* blocks) {
   return measure_dry(subject, cell, size, 1, blocks).front();
+}
+
+int64_t first_step_extra(const Subject& subject, const Cell& cell, const Size& size) {
+  Cell plain = cell;
+  plain.checkpointing = "none";
+  std::vector<train::BlockPlan> plainly, so;
+  static_cast<void>(measure_dry(subject, plain, size, &plainly));
+  static_cast<void>(measure_dry(subject, cell, size, &so));
+  std::vector<std::vector<planner::BlockCost>> costs;
+  for (std::size_t i = 0; i < so.size(); ++i) costs.push_back({plainly[i].cost, so[i].cost});
+  const auto first = planner::ways_of(costs, 1, /*first_step=*/true);
+  const auto later = planner::ways_of(costs, 1, /*first_step=*/false);
+  int64_t extra = 0;
+  for (std::size_t i = 0; i < so.size(); ++i)
+    extra = std::max({extra, first[i][1].forward_peak - later[i][1].forward_peak,
+                      first[i][1].backward_peak - later[i][1].backward_peak});
+  return extra;
 }
 
 }  // namespace trainer::memory

@@ -42,6 +42,8 @@ TEST_P(HundredMillion, IsForetold) {
   std::printf("%s: kept %ld, peak %ld, foretold %ld (%.4f)\n", text_of(cell).c_str(), static_cast<long>(real.step.kept),
               static_cast<long>(real.step.peak), static_cast<long>(dry.step.peak), ratio);
   EXPECT_NEAR(ratio, 1.0, 0.05);
+  EXPECT_LE(static_cast<double>(real.first_peak),
+            1.05 * static_cast<double>(dry.step.peak + first_step_extra(subject, cell, size)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cells, HundredMillion, testing::ValuesIn(cells()));

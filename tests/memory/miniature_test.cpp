@@ -37,6 +37,10 @@ TEST_P(Miniature, IsForetold) {
                 static_cast<long>(real.step.kept), static_cast<long>(real.step.peak), static_cast<long>(dry.step.peak),
                 ratio);
     EXPECT_NEAR(ratio, 1.0, 0.10);
+    // The first step is dearer, by no more than a budget leaves room for.
+    const auto most = static_cast<double>(dry.step.peak + first_step_extra(subject, GetParam(), size));
+    std::printf("  first step: peak %ld of at most %.0f\n", static_cast<long>(real.first_peak), most);
+    EXPECT_LE(static_cast<double>(real.first_peak), 1.10 * most);
   }
 }
 

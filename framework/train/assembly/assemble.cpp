@@ -4,6 +4,7 @@
 #include <objective/flow_matching.hpp>
 #include <planner/shape_source.hpp>
 #include <recipe/load.hpp>
+#include <recipe/write.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/assembly/device.hpp>
 #include <train/placement/part_costs.hpp>
@@ -62,6 +63,20 @@ class LongestText final : public Tokenizer {
   std::optional<int64_t> tokens_;
   mutable bool guessed_ = false;
 };
+
+/// `keep = "block", granularity = "tensor"`: what a recipe says beyond the defaults of a memory strategy.
+std::string changed_options(const plugin::Found& found, const recipe::Component& component) {
+  std::string text;
+  for (const plugin::Manifest& manifest : found.manifests) {
+    if (manifest.schema.kind != "memory" || manifest.schema.name != component.kind) continue;
+    for (const recipe::OptionSpec& spec : manifest.schema.options) {
+      const auto given = component.options.values().find(spec.key);
+      if (given == component.options.values().end() || recipe::equal(given->second, spec.fallback)) continue;
+      text += (text.empty() ? "" : ", ") + spec.key + " = " + recipe::toml_text(given->second);
+    }
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -246,7 +261,7 @@ MemoryStack Assembly::memory_stack(const std::vector<std::string>& names) {
   for (const recipe::Component& component : recipe_.memory.components)
     if (std::find(names.begin(), names.end(), component.kind) != names.end())
       strategies.push_back({component.kind, memory_strategy(component), cache::options_identity(component.options),
-                            tolerance_of(component.kind).rounding});
+                            tolerance_of(component.kind).rounding, changed_options(loader_.found(), component)});
   return MemoryStack(std::move(strategies));
 }
 

@@ -2,40 +2,59 @@
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::train {
+namespace {
+
+std::string in_words(const MemoryStack::Named& one) {
+  return "\"" + one.name + "\"" + (one.changed.empty() ? "" : " (" + one.changed + ")");
+}
+
+}  // namespace
 
 MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(strategies)) {
-  std::map<std::string, std::string> owners;
-  const auto take = [&](auto*& place, auto* offered, const std::string& what, const std::string& name) {
+  for (const Named& one : strategies_)
+    if (one.strategy == nullptr) throw PluginError(one.name, "create", "the plugin made no memory strategy");
+  std::map<std::string, const Named*> owners;
+  const auto take = [&](auto*& place, auto* offered, const std::string& what, const Named& one) {
     if (offered == nullptr) return;
+    const Named*& owner = owners[what];
     if (place != nullptr)
-      throw Error(ExitCode::bad_recipe, "memory.strategies: \"" + owners[what] + "\" and \"" + name + "\" both " +
-                                            what + "; keep one of them");
+      throw Error(
+          ExitCode::bad_recipe,
+          "memory.strategies: " + in_words(*owner) + " and " + in_words(one) + " both " + what + "; keep one of them" +
+              (owner->changed.empty() && one.changed.empty() ? "" : ", or change what is set in [memory.NAME]"));
     place = offered;
-    owners[what] = name;
+    owner = &one;
   };
-  for (const auto& [name, strategy, settings, rounding] : strategies_)
-    if (strategy == nullptr) throw PluginError(name, "create", "the plugin made no memory strategy");
-  for (const auto& [name, strategy, settings, rounding] : strategies_) {
-    for (const auto& [other, reason] : strategy->conflicts())
+  for (const Named& one : strategies_) {
+    for (const auto& [other, reason] : one.strategy->conflicts())
       for (const auto& present : strategies_)
         if (present.name == other)
           throw Error(ExitCode::bad_recipe,
-                      "memory.strategies: \"" + name + "\" cannot be combined with \"" + other + "\": " + reason);
-    take(format_, strategy->weight_format(), "pack weights", name);
-    if (strategy->weight_format() != nullptr) format_name_ = name + " " + settings;
-    take(residency_, strategy->weight_residency(), "move weights between memories", name);
-    take(store_, strategy->activation_store(), "store the inputs of blocks", name);
-    take(policy_, strategy->recompute_policy(), "choose what is recomputed", name);
+                      "memory.strategies: \"" + one.name + "\" cannot be combined with \"" + other + "\": " + reason);
+    take(format_, one.strategy->weight_format(), "pack weights", one);
+    if (one.strategy->weight_format() != nullptr) format_name_ = one.name + " " + one.settings;
+    take(residency_, one.strategy->weight_residency(), "move weights between memories", one);
+    take(store_, one.strategy->activation_store(), "store the inputs of blocks", one);
+    take(policy_, one.strategy->recompute_policy(), "choose what is recomputed", one);
   }
-  policy_name_ = owners["choose what is recomputed"];
-  store_name_ = owners["store the inputs of blocks"];
-  residency_name_ = owners["move weights between memories"];
+  const auto name_of = [&](const std::string& what) { return owners[what] != nullptr ? owners[what]->name : ""; };
+  policy_name_ = name_of("choose what is recomputed");
+  store_name_ = name_of("store the inputs of blocks");
+  residency_name_ = name_of("move weights between memories");
+}
+
+std::string MemoryStack::idle() const {
+  if (store_ == nullptr || policy_ != nullptr) return "";
+  return "memory.strategies: \"" + store_name_ +
+         "\" does nothing here: it keeps the inputs of recomputed blocks elsewhere, and no strategy recomputes any; "
+         "add "
+         "\"full_checkpointing\" or \"selective_checkpointing\"";
 }
 
 void MemoryStack::check_promises() {
-  for (const auto& [name, strategy, settings, rounding] : strategies_) {
-    if (format_ == nullptr || strategy->weight_format() != format_) continue;
-    checked_format_ = std::make_unique<CheckedFormat>(*format_, name, rounding);
+  for (const Named& one : strategies_) {
+    if (format_ == nullptr || one.strategy->weight_format() != format_) continue;
+    checked_format_ = std::make_unique<CheckedFormat>(*format_, one.name, one.rounding);
     format_ = checked_format_.get();
     break;
   }

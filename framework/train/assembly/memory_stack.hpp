@@ -21,6 +21,7 @@ class MemoryStack {
     std::unique_ptr<MemoryStrategy> strategy;
     std::string settings{};  ///< identity of its options, for checkpoints
     double rounding = 0;     ///< that its packed weights may do: Tolerance::rounding of its manifest
+    std::string changed{};   ///< options that are not at their default, e.g. `keep = "block"`, for messages
   };
   MemoryStack() = default;
   /// Throws Error (bad_recipe) in one sentence naming both when two strategies want the same place or conflict.
@@ -30,6 +31,8 @@ class MemoryStack {
   /// Name and options of the strategy that packs weights, or "".
   [[nodiscard]] std::string format_name() const { return format_name_; }
   [[nodiscard]] WeightResidency* residency() const { return residency_; }
+  /// What does nothing here, in one sentence: a store of kept inputs where no strategy recomputes. Else "".
+  [[nodiscard]] std::string idle() const;
   /// To be called once the first step is done: settings that had no effect are errors.
   void after_first_step() const {
     if (policy_ != nullptr && !partial_) policy_->after_first_step();

@@ -107,8 +107,8 @@ std::string check_model(Assembly& assembly) {
 std::string check_memory(Assembly& assembly, const std::optional<BatchShape>& batch) {
   if (!batch) return "known when the captions are encoded";
   if (assembly.recipe().memory.budget > 0) return describe(plan_budget(assembly, *batch));
-  return "a micro-batch of " + std::to_string(batch->samples) + ", before elision:\n" +
-         table(strategy_rows(assembly, *batch));
+  return "a micro-batch of " + std::to_string(batch->samples) + ":\n" + table(strategy_rows(assembly, *batch)) +
+         assembly.memory_stack().idle();
 }
 
 std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {

@@ -3,6 +3,7 @@
 #include <train/commands/commands.hpp>
 #include <train/planning/recipe_budget.hpp>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace trainer::train {
@@ -26,17 +27,25 @@ void print_json(const std::vector<WayRow>& rows) {
 int command_explain(const Request& request) {
   Assembly assembly(request);
   const recipe::Recipe& recipe = assembly.recipe();
-  const int64_t factor = assembly.autoencoder()->spatial_factor();
-  const auto batch = foretold_shape(assembly, largest_of(data::scan(recipe.data, {.multiple = factor})), factor);
+  int64_t factor = 1;
+  data::Bucket largest;
+  if (recipe.pictures()) {
+    factor = assembly.autoencoder()->spatial_factor();
+    largest = largest_of(data::scan(recipe.data, {.multiple = factor}));
+  }
+  const auto batch = foretold_shape(assembly, largest, factor);
   if (!batch)
     throw Error(ExitCode::unavailable, "what blocks keep is known when the captions are encoded: the model \"" +
                                            recipe.model.kind + "\" does not declare the shapes of its inputs");
+  const auto& named = recipe.memory.strategies;
+  if (std::find(named.begin(), named.end(), request.strategy) != named.end())
+    static_cast<void>(strategy_rows(assembly, *batch));  // what the recipe says of it must have an effect
   const std::vector<WayRow> rows = candidate_rows(assembly, *batch, request.strategy);
   if (request.json)
     print_json(rows);
   else
-    std::printf("in %s, a micro-batch of %lld, before elision:\n%s", request.recipe.c_str(),
-                static_cast<long long>(batch->samples), table(rows).c_str());
+    std::printf("in %s, a micro-batch of %lld:\n%s", request.recipe.c_str(), static_cast<long long>(batch->samples),
+                table(rows).c_str());
   return static_cast<int>(ExitCode::done);
 }
 

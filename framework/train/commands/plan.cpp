@@ -1,6 +1,7 @@
 /// @file `trainer plan RECIPE`: what a run will need, before it runs.
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
+#include <planner/shape_kernels.hpp>
 #include <train/commands/commands.hpp>
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
@@ -86,9 +87,13 @@ Json json_of(const Group& group) {
 }
 
 void print_json(const Plan& plan) {
-  Json json{{"model", plan.model},     {"batch", plan.batch},     {"devices", Json::array()},
-            {"phases", Json::array()}, {"blocks", Json::array()}, {"step", json_of(plan.time)},
-            {"ram", plan.ram()}};
+  Json json{{"model", plan.model},
+            {"batch", plan.batch},
+            {"devices", Json::array()},
+            {"phases", Json::array()},
+            {"blocks", Json::array()},
+            {"step", json_of(plan.time)},
+            {"ram", plan.ram() ? Json(*plan.ram()) : Json()}};
   for (const DevicePlan& device : plan.devices) json["devices"].push_back(json_of(device));
   for (const PhasePlan& phase : plan.phases) json["phases"].push_back(json_of(phase, plan));
   for (const Group& group : grouped(plan.blocks)) json["blocks"].push_back(json_of(group));
@@ -166,18 +171,16 @@ void print_text(const Plan& plan) {
     for (std::size_t i = 0; phase.bytes && i < cells.size(); ++i) cells[i] = text_of((*phase.bytes)[i]);
     print_row(phase.name, cells, phase.note);
   }
-  std::printf("\n  %-18s %11s  the program itself included; weight files are mapped and not counted\n", "RAM, at most",
-              text_of(plan.ram()).c_str());
+  const std::optional<int64_t> ram = plan.ram();
+  std::printf("\n  %-18s %11s  %s\n", "RAM, at most", ram ? text_of(*ram).c_str() : "not known",
+              ram ? "the program itself included; weight files are mapped and not counted" : "since a phase is not");
 }
 
 /// With memory.budget: the strategies are what the planner makes of it.
 void choose_strategies(Assembly& assembly, bool quiet) {
   if (assembly.recipe().memory.budget == 0) return;
-  int64_t factor = 16;  // of an autoencoder that is not there yet
-  try {
-    factor = assembly.autoencoder()->spatial_factor();
-  } catch (const std::exception&) {
-  }
+  std::string notes;  // make_plan says them
+  const int64_t factor = planner::on_shapes("the autoencoder", [&] { return foretold_factor(assembly, notes); });
   const auto batch = foretold_shape(assembly, largest_of(assembly.recipe(), factor), factor);
   if (!batch)
     throw Error(ExitCode::unavailable, "the model \"" + assembly.recipe().model.kind +

@@ -8,6 +8,7 @@
 #include <train/artifacts/proof.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/commands/commands.hpp>
+#include <train/planning/conditioning.hpp>
 #include <train/planning/recipe_budget.hpp>
 
 #include <algorithm>
@@ -22,7 +23,6 @@ using prove::Trajectory;
 using Names = std::vector<std::string>;
 
 constexpr int64_t kSteps = 3;
-constexpr int64_t kUsualFactor = 16;  // pixels per latent cell of the FLUX.2 family
 
 std::string join(const Names& names, const std::string& none) {
   std::string text;
@@ -31,18 +31,19 @@ std::string join(const Names& names, const std::string& none) {
 }
 
 int64_t latent_factor(Assembly& assembly, std::string& notes) {
-  if (std::filesystem::exists(assembly.recipe().autoencoder.path)) return assembly.autoencoder()->spatial_factor();
-  notes += "no autoencoder at hand: 16 pixels per latent cell are taken for granted\n";
-  return kUsualFactor;
+  const int64_t factor = foretold_factor(assembly, notes);
+  if (!notes.empty()) notes += "\n";
+  return factor;
 }
 
 /// Sizes of the largest sample that the recipe's data can bring.
-prove::Sizes largest_sizes(const recipe::Recipe& recipe, int64_t factor) {
+prove::Sizes largest_sizes(Assembly& assembly, int64_t factor, std::string& notes) {
+  const recipe::Recipe& recipe = assembly.recipe();
   const data::Bucket largest = largest_of(recipe, factor);
-  const Options& text = recipe.text_encoder.options;
-  constexpr int64_t kUsualTokens = 512;
-  return {largest.height / factor, largest.width / factor,
-          text.has("max_tokens") ? text.get<int64_t>("max_tokens") : kUsualTokens};
+  const LoadedModel outline = assembly.load_model(ModelUse::outline, MemoryStack());
+  const auto conditioning = foretell_conditioning(assembly, *outline.model, *assembly.objective());
+  if (conditioning && !conditioning->note.empty()) notes += conditioning->note + "\n";
+  return {largest.height / factor, largest.width / factor, conditioning ? conditioning->tokens() : 0};
 }
 
 /// With memory.budget: the plan of the run where there is one for this budget, or what the planner chooses now.
@@ -79,7 +80,7 @@ std::string devices(const PlacementPlan& plan) {
 class Prover {
  public:
   Prover(Assembly& assembly, bool random_weights, int64_t factor, std::string notes)
-      : assembly_(assembly), random_weights_(random_weights), sizes_(largest_sizes(assembly.recipe(), factor)) {
+      : assembly_(assembly), random_weights_(random_weights), sizes_(largest_sizes(assembly, factor, notes)) {
     proof_.notes = std::move(notes);
     proof_.steps = kSteps;
   }

@@ -1,5 +1,6 @@
 #include <c10/util/accumulate.h>
 #include <train/placement/part_costs.hpp>
+#include <trainer/sdk/weight_scales.hpp>
 
 #include <set>
 #include <string>
@@ -17,7 +18,7 @@ class Costs {
     if (!counted_.insert(state.name).second) return;
     part.flops += flops_of(state);
     const bool packed = build_.format != nullptr && !build_.trained;
-    part.weight_bytes += packed ? build_.format->bytes(state, build_.dtype) : state.in * state.out * element_size();
+    part.weight_bytes += packed ? packed_bytes(state) : state.in * state.out * element_size();
     if (source_.find(state.name + ".bias") != nullptr) part.weight_bytes += state.out * element_size();
   }
   void add(PartCost& part, const Parameter& parameter) {
@@ -30,6 +31,23 @@ class Costs {
   }
 
  private:
+  /// What a file holds in fp8 already stays as it is, whatever the format would make of it.
+  [[nodiscard]] int64_t packed_bytes(const LinearState& state) const {
+    const std::string name = state.name + ".weight";
+    const TensorInfo* stored = source_.find(name);
+    if (stored == nullptr || !(stored->dtype == at::kFloat8_e4m3fn || stored->dtype == at::kFloat8_e5m2))
+      return build_.format->bytes(state, build_.dtype);
+    constexpr int64_t kScaleBytes = 4;  // fp32
+    int64_t scales = 1;
+    for (const std::string& scale : scales_of(source_, name))
+      if (const TensorInfo* info = source_.find(scale)) scales = scales_held(info->shape, state);
+    return state.in * state.out + scales * kScaleBytes;
+  }
+  /// Tiles are held as blocks of every row.
+  static int64_t scales_held(const std::vector<int64_t>& shape, const LinearState& state) {
+    const int64_t count = c10::multiply_integers(shape);
+    return shape.size() < 2 || count == 1 ? count : state.out * shape[1];
+  }
   [[nodiscard]] int64_t element_size() const {
     return static_cast<int64_t>(at::elementSize(build_.trained ? at::kFloat : build_.dtype));
   }

@@ -16,7 +16,7 @@ struct PlannedBlock {
   std::string name, type;
   std::string way;              ///< "none" or a candidate's label
   int64_t kept = 0;             ///< bytes from its forward to its backward
-  double recomputed_flops = 0;  ///< heavy operations, before elision
+  double recomputed_flops = 0;  ///< heavy operations, elided ones left out
   bool operator==(const PlannedBlock&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include <train/trainer.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <map>
 
@@ -168,7 +169,8 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
     const Site site{blocks[i], static_cast<int64_t>(i), static_cast<int64_t>(blocks.size()), 0};
     const CheckpointOptions options = parts.memory.run_at(site, nullptr).options;
     const std::string key = planner::cost_key(*blocks[i], flows[i]) + (options.recompute ? '1' : '0') +
-                            (options.save != nullptr ? '1' : '0') + (options.elide ? '1' : '0');
+                            std::to_string(reinterpret_cast<std::uintptr_t>(options.save)) +
+                            (options.elide ? '1' : '0');
     auto found = known.find(key);
     if (found == known.end()) found = known.emplace(key, planner::measure(*blocks[i], flows[i], options)).first;
     plans.push_back({blocks[i]->info().name, blocks[i]->info().type, options, found->second});

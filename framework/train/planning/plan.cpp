@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/accumulate.h>
 #include <metrics/meter.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
@@ -18,11 +19,19 @@
 namespace trainer::train {
 namespace {
 
-constexpr int64_t kUsualFactor = 16;
 constexpr std::size_t kCaptions = 4;  // encoded together; each more adds its result alone
 
 at::Tensor shaped(const std::vector<int64_t>& shape, at::ScalarType dtype, at::Device device) {
   return at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
+}
+
+/// A micro-batch as the cache gives it.
+int64_t bytes_of(const BatchShape& batch) {
+  int64_t bytes = c10::multiply_integers(batch.latents) * static_cast<int64_t>(sizeof(float));
+  if (batch.latents.empty()) bytes = 0;
+  for (const TensorInfo& info : batch.conditioning)
+    bytes += c10::multiply_integers(info.shape) * static_cast<int64_t>(c10::elementSize(info.dtype));
+  return bytes * batch.samples;
 }
 
 at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
@@ -39,7 +48,7 @@ class Planner {
     Plan plan;
     for (const at::Device memory : assembly_.memories()) plan.memories.push_back(memory.str());
     plan.host = static_cast<std::size_t>(assembly_.dry(at::kCPU).index());
-    learn_factor();
+    factor_ = planner::on_shapes("the autoencoder", [&] { return foretold_factor(assembly_, notes_); });
     PhasePlan cache = plan_cache();
     PhasePlan load = phase(
         "load",
@@ -52,10 +61,12 @@ class Planner {
     PhasePlan train{"train", std::vector<int64_t>(plan.memories.size()), load.host, {}};
     for (std::size_t i = 0; i < plan.devices.size(); ++i) (*train.bytes)[i] = plan.devices[i].total();
     PhasePlan sample = plan_samples(plan.devices);
-    // Parameters are written from where they are; an export copies them, scaled.
+    if (assembly_.dry(assembly_.devices().front()) != dry_device(plan.host)) (*train.bytes)[plan.host] += batch_bytes_;
+    // Parameters are written from where they are, one at a time by way of the host; an export copies them, scaled.
     PhasePlan save{"save", std::vector<int64_t>(plan.memories.size()), 0, {}};
     for (std::size_t i = 0; i < plan.devices.size(); ++i)
       (*save.bytes)[i] = plan.devices[i].resident() + trained_bytes(i);
+    (*save.bytes)[plan.host] += largest_trained_elsewhere(plan.host);
     plan.model = loaded_.model->describe();
     plan.phases = {std::move(cache), std::move(load), std::move(train), std::move(sample), std::move(save)};
     plan.program = metrics::memory_use().resident;
@@ -87,14 +98,6 @@ class Planner {
     return plan;
   }
 
-  void learn_factor() {
-    if (!recipe_.pictures()) return;
-    static_cast<void>(phase("autoencoder", [&] {
-      factor_ = assembly_.autoencoder()->spatial_factor();
-      return std::string();
-    }));
-  }
-
   [[nodiscard]] DryParts dry_parts(const Objective& objective, Plan& plan) const {
     const recipe::Train& train = recipe_.train;
     const int64_t micro_batches = train.batch_size / train.micro_batch_size;
@@ -105,7 +108,8 @@ class Planner {
     plan.batch = std::to_string(train.micro_batch_size) + " sample(s) of " + bucket.text() + " at a time, " +
                  std::to_string(micro_batches) + " time(s) a step, " + std::to_string(conditioning_.tokens()) +
                  " text tokens";
-    if (!conditioning_.note.empty()) plan.batch += " (" + conditioning_.note + ")";
+    for (const std::string& note : {conditioning_.note, notes_})
+      if (!note.empty()) plan.batch += " (" + note + ")";
     return {*loaded_.model,
             objective,
             loaded_.memory,
@@ -128,6 +132,7 @@ class Planner {
                   "no batch is known before the cache is made");
     conditioning_ = std::move(*conditioning);
     const DryParts parts = dry_parts(*objective, plan);
+    batch_bytes_ = bytes_of(parts.batch);
     const PlacementReport report = report_placement(loaded_.placement, loaded_.parts);
     for (std::size_t i = 0; i < assembly_.devices().size(); ++i) {
       DevicePlan& device = plan.devices.emplace_back();
@@ -141,6 +146,7 @@ class Planner {
     for (std::size_t i = 0; i < plan.devices.size() && i < step.devices.size(); ++i)
       plan.devices[i].step = step.devices[i];
     plan.blocks = dry_blocks(parts);
+    require_effect(assembly_, loaded_.memory);
     plan_time(plan, step, parts.micro_batches);
   }
 
@@ -149,10 +155,14 @@ class Planner {
     std::vector<double> times;
     double all = 0, again = 0;
     for (const StepWork& work : step.work) {
-      const auto device = static_cast<std::size_t>(stages[static_cast<std::size_t>(work.step.stage)].device.index());
-      plan.devices.at(device).flops += work.flops;
-      all += work.flops;
-      times.push_back(speeds_.empty() ? work.flops : work.flops / speeds_[std::min(device, speeds_.size() - 1)]);
+      const Stage& stage = stages[static_cast<std::size_t>(work.step.stage)];
+      const auto device = static_cast<std::size_t>(stage.device.index());
+      double flops = work.flops;
+      for (std::size_t i = stage.first; work.step.pass == Pass::backward && i < stage.end; ++i)
+        flops -= plan.blocks[i].cost.elided_flops;
+      plan.devices.at(device).flops += flops;
+      all += flops;
+      times.push_back(speeds_.empty() ? flops : flops / speeds_[std::min(device, speeds_.size() - 1)]);
     }
     for (const BlockPlan& block : plan.blocks)
       again += block.cost.recomputed_flops * static_cast<double>(micro_batches);
@@ -223,6 +233,14 @@ class Planner {
       static_cast<void>(predict(*loaded_.model, inputs, loaded_.memory, loaded_.placement));
   }
 
+  [[nodiscard]] int64_t largest_trained_elsewhere(std::size_t host) const {
+    int64_t bytes = 0;
+    for (const Parameter* parameter : loaded_.trained)
+      if (parameter->value().device() != dry_device(host))
+        bytes = std::max(bytes, static_cast<int64_t>(parameter->value().nbytes()));
+    return bytes;
+  }
+
   [[nodiscard]] at::Device autoencoder_device() const {
     return assembly_.dry(assembly_.device_of(recipe_.autoencoder));
   }
@@ -240,15 +258,19 @@ class Planner {
   std::vector<double> speeds_;
   LoadedModel loaded_;
   Conditioning conditioning_;
-  int64_t factor_ = kUsualFactor;
-  std::vector<int64_t> before_;  ///< held on each device, not the run's
+  int64_t factor_ = 0, batch_bytes_ = 0;  ///< batch: of a step, read from the cache into the host's memory
+  std::string notes_;                     ///< what was taken for granted
+  std::vector<int64_t> before_;           ///< held on each device, not the run's
 };
 
 }  // namespace
 
-int64_t Plan::ram() const {
+std::optional<int64_t> Plan::ram() const {
   int64_t most = 0;
-  for (const PhasePlan& phase : phases) most = std::max(most, phase.host + (phase.bytes ? (*phase.bytes)[host] : 0));
+  for (const PhasePlan& phase : phases) {
+    if (!phase.bytes) return std::nullopt;
+    most = std::max(most, phase.host + (*phase.bytes)[host]);
+  }
   return program + most;
 }
 

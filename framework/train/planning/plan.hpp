@@ -47,8 +47,8 @@ struct Plan {
   std::vector<BlockPlan> blocks;
   StepTime time;
   int64_t program = 0;  ///< RAM of this process with LibTorch opened, in bytes
-  /// RAM at its highest: the program, and tensors of the phase that holds most.
-  [[nodiscard]] int64_t ram() const;
+  /// RAM at its highest: the program, and tensors of the phase that holds most; nullopt when a phase is not known.
+  [[nodiscard]] std::optional<int64_t> ram() const;
 };
 
 /// For an assembly made with Assembly::Use::plan. `speeds`: FLOPs a second of each device, one for all, or none.

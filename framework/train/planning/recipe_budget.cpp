@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 
 namespace trainer::train {
 namespace {
@@ -167,11 +168,30 @@ BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::s
   refuse(assembly.recipe(), *best, best_format);
 }
 
+int64_t foretold_factor(Assembly& assembly, std::string& notes) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  if (!recipe.pictures()) return 1;
+  if (std::filesystem::exists(recipe.autoencoder.path)) return assembly.autoencoder()->spatial_factor();
+  constexpr int64_t kUsualFactor = 16;  // of the FLUX.2 family
+  notes += "no autoencoder at hand: 16 pixels per latent cell are taken for granted";
+  return kUsualFactor;
+}
+
+void require_effect(const Assembly& assembly, const MemoryStack& memory) {
+  const auto& devices = assembly.devices();
+  const bool on_host = std::all_of(devices.begin(), devices.end(), [](at::Device device) { return device.is_cpu(); });
+  for (const recipe::Component& component : assembly.recipe().memory.components)
+    for (const auto& [key, value] : component.options.values())
+      if (!on_host && recipe::toml_text(value).find("scaled_dot_product") != std::string::npos) return;
+  memory.after_first_step();
+}
+
 std::vector<WayRow> strategy_rows(Assembly& assembly, const BatchShape& batch) {
   const DryModel model = dry_model(assembly, assembly.memory_stack(), batch);
   std::string names;
   for (const std::string& name : assembly.recipe().memory.strategies) names += (names.empty() ? "" : " + ") + name;
   const std::vector<BlockPlan> blocks = dry_blocks(model.parts(assembly.recipe()));
+  require_effect(assembly, model.loaded.memory);
   return rows_of(blocks, [&](std::size_t i) { return blocks[i].options.recompute ? names : std::string("none"); });
 }
 

@@ -21,6 +21,14 @@ data::Bucket largest_of(const data::Dataset& dataset);
 /// The largest size that pictures of the recipe can get.
 data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor);
 
+/// Pixels along a side of a latent cell. While the autoencoder's files are missing, the usual number, said in `notes`.
+/// 1 for recipes without pictures.
+int64_t foretold_factor(Assembly& assembly, std::string& notes);
+
+/// After a dry run: settings of the recipe's memory strategies that had no effect are errors, as they are after the
+/// first step of a run. Names of attention kernels are left to the run where another device chooses them.
+void require_effect(const Assembly& assembly, const MemoryStack& memory);
+
 /// Plans the recipe's training for micro-batches of this shape. Plans that leave weights as they are come before those
 /// that pack them, since packing changes what is computed. `format`: only plans with this weight format (a run that
 /// goes on must keep it); empty: any.

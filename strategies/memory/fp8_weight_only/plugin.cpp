@@ -4,6 +4,11 @@
 #include <trainer/sdk/names.hpp>
 #include <trainer/sdk/plugin.hpp>
 
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
 #include "fp8_weight.hpp"
 #include "stored.hpp"
 
@@ -14,24 +19,61 @@ using namespace trainer;
 /// Brackets the backward of a block: what its recompute expands, its backward uses again.
 class KeepBlock final : public WeightResidency {
  public:
-  void plan(std::span<Block* const>) override {}
+  void plan(std::span<Block* const> blocks) override {
+    for (const Block* block : blocks)
+      if (!weights_of(*block).empty()) untried_.insert(block);
+    packed_ = !untried_.empty();
+  }
+  /// Throws Error (bad_recipe) when the backward of every block has come and none found anything kept.
   void before(const Site& site, Pass pass) override {
+    if (pass == Pass::forward && packed_ && untried_.empty() && !used_)
+      throw Error(
+          ExitCode::bad_recipe,
+          "memory.fp8_weight_only.keep: \"block\" keeps what the recompute of a block expands, and no block is "
+          "recomputed; add \"full_checkpointing\" or \"selective_checkpointing\" to memory.strategies, or leave "
+          "keep out");
     if (pass == Pass::backward)
-      for (fp8::Fp8Weight* weight : weights_of(site)) weight->keep();
+      for (fp8::Fp8Weight* weight : weights_of(*site.block)) weight->keep();
   }
   void after(const Site& site, Pass pass) noexcept override {
-    if (pass == Pass::backward)
-      for (fp8::Fp8Weight* weight : weights_of(site)) weight->release();
+    if (pass != Pass::backward) return;
+    untried_.erase(site.block);
+    for (fp8::Fp8Weight* weight : weights_of(*site.block)) {
+      used_ = used_ || weight->kept_bytes() > 0;
+      weight->release();
+    }
   }
 
  private:
-  static std::vector<fp8::Fp8Weight*> weights_of(const Site& site) {
+  static std::vector<fp8::Fp8Weight*> weights_of(const Block& block) {
     std::vector<fp8::Fp8Weight*> weights;
-    for (const Linear& linear : site.block->info().linears)
+    for (const Linear& linear : block.info().linears)
       if (auto* weight = dynamic_cast<fp8::Fp8Weight*>(linear.state().frozen.get())) weights.push_back(weight);
     return weights;
   }
+  std::set<const Block*> untried_;  ///< blocks with packed weights whose backward has not come yet
+  bool packed_ = false, used_ = false;
 };
+
+/// The manifest's default for `exclude`: names of several families, of which a model has some.
+constexpr std::array kUsualExclusions{"*embed*", "*modulation*", "norm_out*", "proj_out*", "*time*"};
+
+/// Throws Error (bad_recipe) for a pattern that matches no layer of the file, unless it is a usual one.
+void require_matches(const std::vector<std::string>& patterns, const WeightSource& source) {
+  constexpr std::string_view kEnding = ".weight";
+  std::vector<std::string> layers;
+  for (const std::string& name : source.names())
+    if (name.ends_with(kEnding)) layers.push_back(name.substr(0, name.size() - kEnding.size()));
+  for (const std::string& pattern : patterns) {
+    const auto matches = [&](const std::string& layer) { return matches_glob(pattern, layer); };
+    if (std::find(kUsualExclusions.begin(), kUsualExclusions.end(), pattern) != kUsualExclusions.end() ||
+        std::any_of(layers.begin(), layers.end(), matches))
+      continue;
+    throw Error(ExitCode::bad_recipe, "memory.fp8_weight_only.exclude: \"" + pattern +
+                                          "\" matches no layer of this model" + did_you_mean(pattern, layers) +
+                                          "; `trainer inspect` lists their names, * stands for any letters");
+  }
+}
 
 class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
  public:
@@ -45,6 +87,7 @@ class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
   std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
                                      at::ScalarType) override {
     if (linear.in == 0 || linear.out == 0) return nullptr;
+    if (!std::exchange(exclude_checked_, true)) require_matches(exclude_, source);
     if (std::optional<fp8::Packed> stored = fp8::stored_fp8(source, name))
       return std::make_unique<fp8::Fp8Weight>(std::move(*stored));
     for (const std::string& pattern : exclude_)
@@ -57,13 +100,13 @@ class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
   int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
     for (const std::string& pattern : exclude_)
       if (matches_glob(pattern, linear.name)) return WeightFormat::bytes(linear, compute);
-    constexpr int64_t kScaleBytes = 4;  // one fp32 scale a row at most
-    return linear.out * (linear.in + kScaleBytes);
+    return linear.out * linear.in + fp8::scale_count(granularity_, linear.out, linear.in) * kScaleBytes;
   }
 
  private:
+  static constexpr int64_t kScaleBytes = 4;  // fp32
   fp8::Granularity granularity_;
-  bool keep_block_;
+  bool keep_block_, exclude_checked_ = false;
   std::vector<std::string> exclude_;
   KeepBlock residency_;
 };

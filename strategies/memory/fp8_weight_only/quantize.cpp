@@ -56,6 +56,11 @@ Granularity granularity_from(const std::string& text) {
               "memory.fp8_weight_only.granularity: \"" + text + "\" is none of channel, tensor, block");
 }
 
+int64_t scale_count(Granularity granularity, int64_t out, int64_t in) {
+  if (granularity == Granularity::tensor) return 1;
+  return granularity == Granularity::block && in % kBlock == 0 ? out * (in / kBlock) : out;
+}
+
 Packed quantize(const at::Tensor& weight, Granularity granularity, const std::string& name) {
   const int64_t out = weight.size(0), in = weight.size(1);
   Packed packed;

@@ -23,6 +23,9 @@ inline constexpr float kLargest = 448;  ///< of e4m3
 /// "channel", "tensor" or "block"; throws Error (bad_recipe) otherwise.
 Granularity granularity_from(const std::string& text);
 
+/// Scales of a weight [out, in] that `quantize` packs.
+int64_t scale_count(Granularity granularity, int64_t out, int64_t in);
+
 /// scale = max|w| / 448 over what shares it (1 where all are zero), value = w / scale, clamped to 448 and rounded to
 /// nearest even. The clamp comes before the cast: LibTorch 2.11 turns what is too large into NaN. `block` falls back to
 /// `channel` when `in` is no multiple of kBlock. Works on a few rows at a time: besides the result, about 2 MB.

@@ -10,6 +10,7 @@
 #include <trainer/sdk/weight_scales.hpp>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace trainer::fp8 {
 namespace {
@@ -26,11 +27,21 @@ std::string find_scale(const WeightSource& source, const std::string& name) {
   return scales.empty() ? "" : scales[0];
 }
 
-/// How many of `size` share one of `count` scales; 0 when these do not fit. `tiles`: kTile comes before equal parts.
-int64_t share(int64_t size, int64_t count, bool tiles) {
-  const int64_t equal = count > 0 && size % count == 0 ? size / count : 0;
-  const int64_t tiled = (size + kTile - 1) / kTile == count ? kTile : 0;
-  return tiles ? (tiled != 0 ? tiled : equal) : (equal != 0 ? equal : tiled);
+/// How scales lie over a weight: one for `rows` x `columns` numbers.
+struct Layout {
+  int64_t rows = 0, columns = 0;
+};
+
+/// Of `scale`, a matrix; nullopt when it is in none of the layouts of the header. `tiles`: where both fit, tiles win.
+std::optional<Layout> layout_of(const at::Tensor& scale, int64_t out, int64_t in, bool tiles) {
+  if (scale.numel() == 1) return Layout{out, in};
+  const auto parts = [](int64_t size) { return (size + kTile - 1) / kTile; };
+  const int64_t height = scale.size(0), width = scale.size(1);
+  const bool tiled = height == parts(out) && width == parts(in);
+  const bool blocks = height == out && width > 0 && in % width == 0;  // one block: a scale an output channel
+  if (tiled && (tiles || !blocks)) return Layout{kTile, kTile};
+  if (blocks) return Layout{1, in / width};
+  return std::nullopt;
 }
 
 Packed with_scale(const WeightSource& source, at::Tensor values, at::Tensor scale, const std::string& name) {
@@ -38,16 +49,17 @@ Packed with_scale(const WeightSource& source, at::Tensor values, at::Tensor scal
   const std::string shape = shape_text(scale.sizes());
   if (scale.dim() == 3 && scale.size(2) == 1) scale = scale.squeeze(2);
   if (scale.numel() == 1) scale = scale.reshape({1, 1});
-  if (scale.dim() == 1) scale = scale.unsqueeze(1);
-  const bool tiles = name.ends_with("_inv");
-  const int64_t rows = scale.dim() == 2 ? share(out, scale.size(0), tiles) : 0;
-  const int64_t columns = scale.dim() == 2 ? share(in, scale.size(1), tiles) : 0;
-  if (rows == 0 || columns == 0)
+  std::optional<Layout> layout;
+  if (scale.dim() == 1 && scale.size(0) == out)  // fewer would be groups of rows, which no known file has
+    layout = Layout{1, in}, scale = scale.unsqueeze(1);
+  else if (scale.dim() == 2)
+    layout = layout_of(scale, out, in, name.ends_with("_inv"));
+  if (!layout)
     refuse(source, name,
            "of shape " + shape + " scales no weight of shape " + shape_text(values.sizes()) +
                " in a layout known here (one, one an output channel, blocks along the input, tiles)");
-  if (rows != 1 && scale.size(0) != 1) scale = scale.repeat_interleave(rows, 0).narrow(0, 0, out);
-  return {std::move(values), scale.contiguous(), columns};
+  if (layout->rows == kTile) scale = scale.repeat_interleave(kTile, 0).narrow(0, 0, out);
+  return {std::move(values), scale.contiguous(), layout->columns};
 }
 
 /// Refuses what a "comfy_quant" note says beyond plain scaled fp8 (rotated weights, for example).

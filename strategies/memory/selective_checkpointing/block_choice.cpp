@@ -2,6 +2,8 @@
 
 #include <trainer/sdk/names.hpp>
 
+#include <algorithm>
+
 namespace trainer::selective {
 namespace {
 
@@ -36,6 +38,8 @@ bool BlockChoice::recomputed(const Site& site) {
   count_ = site.count;
   if (patterns_.empty()) return every_ == 0 || site.index < site.count - site.count / every_;
   bool chosen = false;
+  if (std::find(names_.begin(), names_.end(), site.block->info().name) == names_.end())
+    names_.push_back(site.block->info().name);
   for (std::size_t i = 0; i < patterns_.size(); ++i)
     if (matches_glob(patterns_[i], site.block->info().name)) chosen = matched_[i] = true;
   return chosen;
@@ -47,8 +51,10 @@ void BlockChoice::require_all_matched() const {
                                           "\" leaves no block out, the model has " + std::to_string(count_));
   for (std::size_t i = 0; i < patterns_.size(); ++i)
     if (!matched_[i])
-      throw Error(ExitCode::bad_recipe,
-                  "memory.selective_checkpointing.blocks: \"" + patterns_[i] + "\" matches no block of this model");
+      throw Error(ExitCode::bad_recipe, "memory.selective_checkpointing.blocks: \"" + patterns_[i] +
+                                            "\" matches no block of this model" + did_you_mean(patterns_[i], names_) +
+                                            "; its blocks are " + names_.front() +
+                                            (names_.size() > 1 ? " to " + names_.back() : ""));
 }
 
 }  // namespace trainer::selective

@@ -16,7 +16,8 @@ class BlockChoice {
   /// Throws Error (bad_recipe) for another form.
   explicit BlockChoice(const Value& value);
   bool recomputed(const Site& site);
-  /// Throws Error (bad_recipe) naming what had no effect: a pattern that matched no block, an N above their number.
+  /// Once every block was asked for. Throws Error (bad_recipe) naming what had no effect: a pattern that matched no
+  /// block, an N above their number.
   void require_all_matched() const;
 
  private:
@@ -24,6 +25,7 @@ class BlockChoice {
   int64_t count_ = 0;  ///< blocks of the model, once one was asked for
   std::vector<std::string> patterns_;
   std::vector<bool> matched_;
+  std::vector<std::string> names_;  ///< of all blocks that were asked for
 };
 
 }  // namespace trainer::selective

@@ -22,8 +22,8 @@ class SelectiveCheckpointing final : public MemoryStrategy, public RecomputePoli
     return {.recompute = true, .save = &save_, .elide = elide_};
   }
   void after_first_step() override {
+    blocks_.require_all_matched();  // first: where no block is recomputed, nothing of it can be kept
     save_.require_all_matched();
-    blocks_.require_all_matched();
   }
 
  private:

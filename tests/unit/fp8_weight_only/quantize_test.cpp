@@ -179,5 +179,12 @@ TEST(Granularity, Names) {
   EXPECT_THROW(granularity_from("row"), Error);
 }
 
+TEST(Quantize, ScalesAreCountedBeforehand) {
+  for (const Granularity granularity : {Granularity::channel, Granularity::tensor, Granularity::block})
+    for (const int64_t in : {128, 100})
+      EXPECT_EQ(scale_count(granularity, 24, in),
+                quantize(testing::random_matrix(24, in), granularity, "a.weight").scale.numel());
+}
+
 }  // namespace
 }  // namespace trainer::fp8

@@ -131,6 +131,11 @@ TEST(StoredFp8, Refusals) {
             "model.safetensors: tensor \"a.weight_scale\" of shape [255] scales no weight of shape [256, 384] in a "
             "layout known here (one, one an output channel, blocks along the input, tiles)");
   EXPECT_NE(refusal({{"a.weight", values}, {"a.weight_scale", at::ones({2, 2, 2})}}), "accepted");
+  for (const std::vector<int64_t>& groups_of_rows :
+       {std::vector<int64_t>{kOut / 4}, {kOut / 4, 1}, {kOut / 4, kIn / 64}})
+    for (const char* name : {"a.weight_scale", "a.scale_weight", "a.weight_scale_inv"})
+      EXPECT_NE(refusal({{"a.weight", values}, {name, at::ones(groups_of_rows)}}), "accepted")
+          << name << at::IntArrayRef(groups_of_rows);
   EXPECT_NE(refusal({{"a.weight", values}, {"a.weight_scale", at::ones({0})}}), "accepted");
   EXPECT_NE(refusal({{"a.weight", values}, {"a.weight_scale", at::ones({kOut, kIn / 32}).to(at::kFloat8_e8m0fnu)}})
                 .find("is Float8_e8m0fnu; scales are fp32, bf16 or fp16"),

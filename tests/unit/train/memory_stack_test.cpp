@@ -113,5 +113,21 @@ TEST(MemoryStack, DeclaredConflictsAreRefusedInAnyOrder) {
   }
 }
 
+TEST(MemoryStack, SaysWhichOptionsTheConflictIsAbout) {
+  std::vector<MemoryStack::Named> named;
+  named.push_back({"fp8", std::make_unique<Strategy>("fr"), "", 0, "keep = \"block\""});
+  named.push_back({"swap", std::make_unique<Strategy>("r")});
+  EXPECT_EQ(
+      error_of([&] { MemoryStack stack(std::move(named)); }),
+      "memory.strategies: \"fp8\" (keep = \"block\") and \"swap\" both move weights between memories; keep one of "
+      "them, or change what is set in [memory.NAME]");
+}
+
+TEST(MemoryStack, SaysWhatDoesNothing) {
+  EXPECT_EQ(stack_of({{"fp8", "f"}, {"swap", "r"}}).idle(), "");
+  EXPECT_EQ(stack_of({{"disk", "s"}, {"some", "p"}}).idle(), "");
+  EXPECT_NE(stack_of({{"disk", "s"}}).idle().find("\"disk\" does nothing here"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace trainer::train
