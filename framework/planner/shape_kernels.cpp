@@ -133,6 +133,10 @@ Tensor& linspace(const at::Scalar&, const at::Scalar&, int64_t steps, Tensor& ou
 /// Of real numbers; logsumexp takes it.
 Tensor& absolute(const Tensor& x, Tensor& out) { return const_cast<Tensor&>(out.resize_(x.sizes())); }
 
+Tensor& logical(const Tensor& x, const Tensor& y, Tensor& out) {
+  return const_cast<Tensor&>(out.resize_(at::infer_size(x.sizes(), y.sizes())));
+}
+
 Tensor addbmm(const Tensor&, const Tensor& a, const Tensor& b, const at::Scalar&, const at::Scalar&) {
   return at::empty({a.size(1), b.size(2)}, a.options());
 }
@@ -204,6 +208,9 @@ void install_shape_kernels() {
     made->impl("std.correction", &variance);
     made->impl("addbmm", &addbmm);
     made->impl("abs.out", &absolute);
+    made->impl("logical_and.out", &logical);
+    made->impl("logical_or.out", &logical);
+    made->impl("logical_xor.out", &logical);
     made->impl("arange.start_out", &arange);
     made->impl("linspace.out", &linspace);
     made->impl("_scaled_mm", &scaled_mm);
