@@ -7,8 +7,11 @@ namespace trainer::planner {
 namespace {
 
 /// Copies, in sizes of a block's inputs, that the first backward of a block holds at most while dead values are looked
-/// for: random output gradients, the true gradients and those of a trial, of carried and shared inputs, and poison.
-constexpr int64_t kTrialCopies = 8;
+/// for: random output gradients, other inputs, the true gradients and those of a trial, of carried and shared inputs,
+/// for each of two sets of inputs, and poison; some of them in fp32 while they are made.
+constexpr int64_t kTrialCopies = 12;
+/// And in sizes of its trained parameters: random ones, and their gradients.
+constexpr int64_t kTrialParameters = 4;
 
 }  // namespace
 
@@ -25,7 +28,8 @@ std::vector<std::vector<Way>> ways_of(const std::vector<std::vector<BlockCost>>&
     for (const BlockCost& cost : block) least = std::min(least, cost.kept);
     for (const BlockCost& cost : block) {
       const int64_t trials = first_step && cost.kept < plain.kept
-                                 ? kTrialCopies * least + (cost.kept - least)  // kept values outlive each trial
+                                 ? kTrialCopies * least + kTrialParameters * plain.gradients +
+                                       (cost.kept - least)  // kept values outlive each trial
                                  : 0;
       const int64_t verified = first_step ? cost.kept + plain.forward_peak + least : 0;
       const int64_t again = std::max<int64_t>(plain.kept - cost.kept, 0);
