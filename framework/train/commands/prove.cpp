@@ -40,7 +40,7 @@ int64_t latent_factor(Assembly& assembly, std::string& notes) {
 prove::Sizes largest_sizes(Assembly& assembly, int64_t factor, std::string& notes) {
   const recipe::Recipe& recipe = assembly.recipe();
   const data::Bucket largest = largest_of(recipe, factor);
-  const LoadedModel outline = assembly.load_model(ModelUse::outline, MemoryStack());
+  const LoadedModel outline = assembly.load_model(ModelUse::outline);
   const auto conditioning = foretell_conditioning(assembly, *outline.model, *assembly.objective());
   if (conditioning && !conditioning->note.empty()) notes += conditioning->note + "\n";
   return {largest.height / factor, largest.width / factor, conditioning ? conditioning->tokens() : 0};

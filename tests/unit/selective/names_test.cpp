@@ -128,8 +128,10 @@ TEST(Blocks, PatternsChooseByNameAndMustMatch) {
   EXPECT_FALSE(chosen("single.10"));
   EXPECT_TRUE(chosen("a.b.last"));
   EXPECT_FALSE(chosen("xdouble.0"));
-  EXPECT_EQ(error_of([&] { choice.require_all_matched(); }),
-            "memory.selective_checkpointing.blocks: \"sngle.*\" matches no block of this model");
+  EXPECT_EQ(
+      error_of([&] { choice.require_all_matched(); }),
+      "memory.selective_checkpointing.blocks: \"sngle.*\" matches no block of this model (did you mean \"single.1\" or "
+      "\"single.10\"?); its blocks are double.0 to xdouble.0");
 }
 
 }  // namespace
