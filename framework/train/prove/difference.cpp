@@ -144,7 +144,7 @@ std::optional<Difference> first_difference(const Trajectory& run, const Trajecto
 }
 
 bool Distance::within(double tolerance) const {
-  return loss <= tolerance && std::max(gradients, later) <= kGradients * tolerance;
+  return loss <= tolerance && gradients <= kGradients * tolerance && later <= 2 * kGradients * tolerance;
 }
 
 std::string Distance::text() const {

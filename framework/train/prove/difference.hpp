@@ -39,7 +39,7 @@ struct Distance {
   double loss = 0;       ///< largest |loss / expected loss - 1| of a step
   double gradients = 0;  ///< largest of the first step's micro-batches
   double later = 0;      ///< largest of the later steps', which an optimiser has moved apart
-  /// `loss` within it, the gradients within kGradients times it. False for what is not a number.
+  /// `loss` within it, `gradients` within kGradients times it, `later` within twice that. False for what is no number.
   [[nodiscard]] bool within(double tolerance) const;
   /// "loss 0.0012, gradients 0.038 apart (0.11 after steps)"
   [[nodiscard]] std::string text() const;
