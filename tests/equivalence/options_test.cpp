@@ -35,7 +35,6 @@ const std::vector<Case>& cases() {
       {"Fp8Tensor", {fp8}, {{fp8, {{"granularity", text("tensor")}}}}},
       {"Fp8BlockRecomputed", {fp8, full}, {{fp8, {{"granularity", text("block")}}}}},
       {"Fp8TensorRecomputed", {fp8, selective}, {{fp8, {{"granularity", text("tensor")}}}}},
-      {"Fp8KeepAlone", {fp8}, {{fp8, {{"keep", text("block")}}}}},
       {"Fp8KeepRecomputed", {fp8, full}, {{fp8, {{"keep", text("block")}}}}},
       {"Fp8KeepSelective",
        {fp8, selective},
@@ -64,6 +63,15 @@ TEST_P(NotTheDefaults, EqualThePlainRun) {
     }
   EXPECT_EQ(cells, 2 * subjects().size());
 }
+/// A setting without effect is no proof: fp8 keeps between the recompute and the backward of a block.
+TEST(NotTheDefaultsAlone, WhatHasNoEffectIsRefused) {
+  const Setting setting{subjects().front(), at::kFloat, Trained::default_targets, 3};
+  const Row row = prove::SubsetCheck(loader(), setting, {{"fp8_weight_only", {{"keep", text("block")}}}})
+                      .check({"fp8_weight_only"});
+  EXPECT_EQ(row.verdict, Row::refused) << row.text();
+  EXPECT_NE(row.result.find("no block is recomputed"), std::string::npos) << row.text();
+}
+
 INSTANTIATE_TEST_SUITE_P(All, NotTheDefaults, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -50,6 +50,7 @@ struct CutUse {
   std::vector<std::string> strategies;  ///< those of Assembly::strategies() that act
   bool placed = false;                  ///< as the recipe's placement says; otherwise on the first device
   bool random_weights = false;          ///< keyed random numbers in the shapes of the file, of which nothing is read
+  bool packing_only = false;            ///< weights are packed, and nothing else that the strategies do is done
   bool expanded = false;                ///< nothing acts, but weights are what the packing says they are, held densely
 };
 

@@ -89,6 +89,7 @@ std::vector<std::string> Assembly::packing_strategies() {
 
 MemoryStack Assembly::cut_stack(const CutUse& use, const std::optional<BudgetPlan>& plan) {
   MemoryStack stack = plan ? planned_stack(*plan, use.strategies) : memory_stack(use.strategies);
+  if (use.packing_only) stack.keep_packing_only();
   stack.set_partial();
   stack.check_promises();
   return stack;

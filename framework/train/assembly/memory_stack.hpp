@@ -39,6 +39,12 @@ class MemoryStack {
   }
   /// Only some of the model's blocks run: what names the others has no effect, rightly.
   void set_partial() { partial_ = true; }
+  /// What the strategies do besides packing weights is left out: what packed weights are compared with.
+  void keep_packing_only() {
+    residency_ = nullptr;
+    store_ = nullptr;
+    policy_ = nullptr;
+  }
   /// From now on every promise of stores, residencies and weight formats is checked at every call: for proofs. Before
   /// the first use.
   void check_promises();

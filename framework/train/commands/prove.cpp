@@ -115,7 +115,7 @@ class Prover {
     const Names all = assembly_.strategies(), packing = assembly_.packing_strategies();
     Trajectory base;
     try {
-      base = run({packing});
+      base = run({.strategies = packing, .packing_only = true});
     } catch (const PluginError& error) {  // what packs does not keep its promises: there is nothing to compare with
       proof_.lines.push_back({join(packing, "no strategy"), "", std::string("FAILED: ") + error.what()});
       return std::move(proof_);

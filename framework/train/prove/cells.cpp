@@ -302,8 +302,10 @@ Trajectory SubsetCheck::run(const std::vector<std::string>& names, bool expanded
 }
 
 const Trajectory& SubsetCheck::base(const std::vector<std::string>& packing) {
-  if (!bases_.contains(packing)) bases_[packing] = run(packing);
-  return bases_.at(packing);
+  if (bases_.contains(packing)) return bases_.at(packing);
+  train::MemoryStack stack = stack_of(loader_, packing, changes_);
+  stack.keep_packing_only();  // a strategy may do more, and need others for that
+  return bases_[packing] = run_cell(loader_, setting_, stack);
 }
 
 void SubsetCheck::judge_packed(Row& row, const Trajectory& run, const std::vector<std::string>& packed) {
@@ -328,7 +330,7 @@ Row SubsetCheck::check(const std::vector<std::string>& names) {
     const std::vector<std::string> packed = packing(loader_, names);
     const bool alone = !packed.empty() && packed == names;
     row.against = alone ? "its weights held densely" : join(packed);
-    const Trajectory trajectory = alone ? base(packed) : run(names);
+    const Trajectory trajectory = run(names);
     measure(row, trajectory);
     if (alone && tolerance_of(loader_, packed).rounding > 0) {
       const Distance apart = distance(trajectory, run(packed, /*expanded=*/true));
