@@ -80,6 +80,7 @@ Place from_torchrun(const Variables& variables, const std::string& given) {
   place.address = variables.text("MASTER_ADDR", others);
   place.port = variables.number("MASTER_PORT", variables.text("MASTER_PORT", others), 1, 65535);
   place.launchers_store = variables.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (place.launchers_store) place.attempt = variables.find("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return place;
 }
 

@@ -25,6 +25,7 @@ struct Place {
   int port = 0;                  ///< 1..65535
   bool launchers_store = false;  ///< torchrun holds the store; otherwise rank 0 does
   std::string launcher;          ///< "torchrun", "mpirun", "srun"; empty for one process
+  std::string attempt = {};      ///< tells torchrun's restarts apart, which all find one store; empty without one
 
   [[nodiscard]] bool alone() const { return size == 1; }
 };

@@ -19,6 +19,16 @@ constexpr milliseconds kLook{100};  ///< between looks at the meeting while wait
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+std::string text_of(const std::exception_ptr& problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 void check_addresses(const Meeting& meeting) {
   for (const Peer& peer : meeting.peers())
     if (is_loopback(peer.address) && peer.host != meeting.peers().front().host)
@@ -49,22 +59,23 @@ struct Exchange::Gloo {
 
   void wait(const c10::intrusive_ptr<c10d::Work>& work) {
     try {
-      for (;;) {
-        try {
-          work->wait(kLook);
-          return;
-        } catch (const c10::Error& error) {
-          if (work->isCompleted()) meeting.broken(first_line(error.what_without_backtrace()));
-        } catch (const std::exception& error) {
-          if (work->isCompleted()) meeting.broken(first_line(error.what()));
-          throw;
-        }
-        meeting.waiting();
-      }
+      while (!ended(*work)) meeting.waiting();
+      if (const std::exception_ptr problem = work->exception()) meeting.broken(first_line(text_of(problem)));
     } catch (...) {
       broken = true;
       throw;
     }
+  }
+
+ private:
+  /// Waits a moment. Whether the exchange is over is asked last, and whether it failed is for the work itself to say:
+  /// it may end just after the wait gave up.
+  static bool ended(c10d::Work& work) {
+    try {
+      work.wait(kLook);
+    } catch (const std::exception&) {  // time is over, or what exception() tells
+    }
+    return work.isCompleted();
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <c10/util/Logging.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <base/log.hpp>
@@ -44,8 +45,11 @@ Peer parse_peer(const std::string& text) {
 
 /// c10d reports every failed attempt with a C++ stack; what a user can act on is in our own errors.
 void quiet_c10d() {
-  ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
-  c10::initLogging();
+  static std::once_flag once;  // the environment must not change while another thread reads it
+  std::call_once(once, [] {
+    ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+    c10::initLogging();
+  });
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, milliseconds timeout) {
@@ -57,7 +61,9 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, milliseconds time
   options.timeout = timeout;
   const std::string where = place.address + ":" + std::to_string(place.port);
   try {
-    return c10::make_intrusive<c10d::TCPStore>(place.address, options);
+    const auto store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
+    if (place.attempt.empty()) return store;
+    return c10::make_intrusive<c10d::PrefixStore>("attempt-" + place.attempt, store);
   } catch (const std::exception& error) {
     const std::string detail = first_line(error.what());
     if (options.isServer)

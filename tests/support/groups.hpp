@@ -27,16 +27,16 @@ inline int free_port() {
 
 inline Place place(int rank, int size, int port) { return {rank, size, rank, "127.0.0.1", port, false, "torchrun"}; }
 
-/// Runs `work` once for each rank; what it threw, per rank.
-inline std::vector<std::exception_ptr> run_ranks(int size, std::chrono::milliseconds timeout,
-                                                 const std::function<void(Group&)>& work) {
-  const int port = free_port();
+/// Runs `work` once for each rank at the place that `place_of` gives it; what it threw, per rank.
+inline std::vector<std::exception_ptr> run_at(int size, std::chrono::milliseconds timeout,
+                                              const std::function<Place(int rank)>& place_of,
+                                              const std::function<void(Group&)>& work) {
   std::vector<std::exception_ptr> problems(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        Group group(place(rank, size, port), timeout);
+        Group group(place_of(rank), timeout);
         group.together([&] { work(group); });
       } catch (...) {
         problems[static_cast<std::size_t>(rank)] = std::current_exception();
@@ -44,6 +44,14 @@ inline std::vector<std::exception_ptr> run_ranks(int size, std::chrono::millisec
     });
   for (std::thread& thread : threads) thread.join();
   return problems;
+}
+
+/// At a port of their own.
+inline std::vector<std::exception_ptr> run_ranks(int size, std::chrono::milliseconds timeout,
+                                                 const std::function<void(Group&)>& work) {
+  const int port = free_port();
+  return run_at(
+      size, timeout, [&](int rank) { return place(rank, size, port); }, work);
 }
 
 inline std::string message_of(const std::exception_ptr& problem) {

@@ -65,7 +65,13 @@ TEST(Environment, Torchrun) {
   EXPECT_EQ(place.address, "gpu1");
   EXPECT_EQ(place.port, 29511);
   EXPECT_FALSE(place.launchers_store);
-  EXPECT_TRUE(place_of(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})).launchers_store);
+  EXPECT_EQ(place.attempt, "");
+  const Place agent = place_of(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
+  EXPECT_TRUE(agent.launchers_store);
+  EXPECT_EQ(agent.attempt, "0");
+  EXPECT_EQ(place_of(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}))
+                .attempt,
+            "2");
 }
 
 TEST(Environment, TorchrunWithOneProcessNeedsNoAddress) {

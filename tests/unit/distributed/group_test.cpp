@@ -9,6 +9,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
 #include <limits>
 #include <mutex>
 
@@ -37,6 +39,26 @@ TEST(Group, OfOne) {
   group.barrier();
   group.require_same("the recipe", "x");
   EXPECT_THROW(group.together([] { throw Error(ExitCode::io, "full"); }), Error);
+}
+
+/// torchrun's store outlives the processes that it starts again (--max-restarts).
+TEST(Group, ARestartDoesNotFindWhatTheAttemptBeforeLeft) {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.port = 0;
+  const c10d::TCPStore agent("127.0.0.1", options);
+  for (const char* attempt : {"0", "1"}) {
+    const auto place_of = [&](int rank) {
+      Place place = testing::place(rank, 2, agent.getPort());
+      place.launchers_store = true;
+      place.attempt = attempt;
+      return place;
+    };
+    expect_good(testing::run_at(2, seconds(20), place_of, [](Group& group) {
+      EXPECT_EQ(group.from_writer("from " + std::to_string(group.rank())), "from 0");
+    }));
+  }
 }
 
 TEST(Group, TextsAndNumbers) {
