@@ -43,11 +43,13 @@ Peer parse_peer(const std::string& text) {
   return peer;
 }
 
-/// c10d reports every failed attempt with a C++ stack; what a user can act on is in our own errors.
+/// c10d reports every failed attempt with a C++ stack, and its flight recorder keeps one of every exchange (in a table
+/// that groups in threads of one process, as in tests, write without a lock); what a user can act on is in our errors.
 void quiet_c10d() {
   static std::once_flag once;  // the environment must not change while another thread reads it
   std::call_once(once, [] {
     ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+    ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
     c10::initLogging();
   });
 }
