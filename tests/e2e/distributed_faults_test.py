@@ -53,8 +53,9 @@ class Faults(RanksCase):
             self.assertLess(time.monotonic() - begin, 30, "not as soon as it was needed")
             self.assertIn(f"error: rank {1 - victim}: rank {victim} (host ", told)
             self.assertIn("is gone", told)
-            self.assert_whole(run)
+            self.assert_whole(run, killed=victim)
         self.train_ranks(run, 2, checkpoint__every=2, **MIXED)
+        self.assert_whole(run)
         self.assertEqual(self.result(run, STEPS), expected)
 
     def test_a_rank_that_hangs_is_named(self):
@@ -71,7 +72,7 @@ class Faults(RanksCase):
             self.assertIn(f"rank {victim} (host ", err)
             self.assertGreater(waited, PATIENCE - 2)
             self.assertLess(waited, PATIENCE + 15)
-            self.assert_whole(run)
+            self.assert_whole(run, killed=victim)
 
     def test_one_that_never_comes_is_named(self):
         process = self.start(
