@@ -122,8 +122,12 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, Dtype dty
 
 void install_dry_devices() {
   c10::SetAllocator(c10::kMeta, new DryCounter, /*priority=*/1);
+  // For the life of the process; used: leak checkers must find what nothing reads.
+  [[gnu::used]] static const auto* const displaced = c10::impl::getDeviceGuardImpl(c10::kMeta);
+  static_cast<void>(displaced);
   c10::impl::registerDeviceGuard(c10::kMeta, new DryGuard);
-  auto* const library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  [[gnu::used]] static auto* const library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
   library->impl("empty.memory_format", &empty);
   library->impl("empty_strided", &empty_strided);
 }

@@ -140,8 +140,9 @@ void heavy_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
 }  // namespace
 
 void install_heavy_kernels() {
-  // Registered for the life of the process, from a function: never by a static object.
-  static torch::Library* library = [] {
+  // Registered for the life of the process, from a function: never by a static object. Used: the pointer must be there
+  // for leak checkers, though nothing reads it.
+  [[gnu::used]] static torch::Library* library = [] {
     auto* made =
         new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
     for (const char* name : kHeavyOps) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
