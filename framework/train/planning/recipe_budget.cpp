@@ -112,7 +112,6 @@ data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor) {
 }
 
 std::optional<BatchShape> foretold_shape(Assembly& assembly, const data::Bucket& largest, int64_t factor) {
-  const recipe::Recipe& recipe = assembly.recipe();
   const LoadedModel loaded = assembly.load_model(ModelUse::outline);
   std::optional<Conditioning> conditioning = foretell_conditioning(assembly, *loaded.model, *assembly.objective());
   if (!conditioning) return std::nullopt;
