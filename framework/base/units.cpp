@@ -22,20 +22,20 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+/// In the unit that leaves at most three digits; `units` are a thousand apart.
+std::string scaled(double value, const std::array<const char*, 6>& units) {
+  std::size_t unit = 0;
+  for (; std::abs(value) >= 999.5 && unit + 1 < units.size(); ++unit) value /= 1000;  // 999.5 would print as 1000
+  return printed(unit > 0 && std::abs(value) < 99.95 ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}
+
 }  // namespace
 
 std::string format_bytes(double bytes) {
-  constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB"};
-  if (!std::isfinite(bytes)) return "? B";
-  if (std::abs(bytes) < 999.5) return printed("%.0f B", bytes);
-  std::size_t unit = 0;
-  // 999.5 and up would print as 1000.
-  while (std::abs(bytes) >= 999.5 && unit + 1 < kUnits.size()) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return printed(std::abs(bytes) < 99.95 ? "%.1f %s" : "%.0f %s", bytes, kUnits[unit]);
+  return std::isfinite(bytes) ? scaled(bytes, {"B", "kB", "MB", "GB", "TB", "PB"}) : "? B";
 }
+
+std::string format_flops(double flops) { return scaled(flops, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"}); }
 
 std::string format_seconds(double seconds) {
   if (!std::isfinite(seconds)) return "? s";

@@ -10,6 +10,8 @@ namespace trainer {
 
 /// Decimal units as disk and card makers use them: 1.5 GB = 1,500,000,000 bytes.
 std::string format_bytes(double bytes);
+/// "304 MFLOP", "1.5 TFLOP": floating-point operations.
+std::string format_flops(double flops);
 /// "0.076 s", "12 s", "3 min 20 s", "2 h 05 min".
 std::string format_seconds(double seconds);
 /// "22GB", "22 GB", "512MB", "24GiB"; nullopt when malformed.

@@ -141,14 +141,15 @@ std::string Run::plan_text() {
   const bool named = names_checkpoint(request_.resume);
   // A checkpoint lies in RUN/ckpt/step-N; without one there is nothing that a plan would have to match.
   const fs::path from = named ? fs::absolute(request_.resume).parent_path().parent_path() : folder_;
-  std::optional<BudgetPlan> plan;
+  // Planned anew for the budget, the devices and the number of ranks of now: how a block is run changes no result. What
+  // packs the weights does, and stays.
+  std::string format;
   if (const fs::path file = from / kPlanFile; (named || !store_->steps().empty()) && fs::exists(file))
-    plan = parse_plan(read_file(file, 1 << 24, "plan"), file.string());
-  if (!plan || plan->budget != recipe_.memory.budget)
-    plan = plan_budget(assembly_, batch_shape(*prepared_.batches, prepared_.largest, prepared_.samples.factor),
-                       plan ? plan->format : "");
-  write_file_atomically(folder_ / kPlanFile, to_json(*plan));
-  return to_json(*plan);
+    format = parse_plan(read_file(file, 1 << 24, "plan"), file.string()).format;
+  const BatchShape batch = batch_shape(*prepared_.batches, prepared_.largest, prepared_.samples.factor);
+  const std::string text = to_json(plan_budget(assembly_, batch, format));
+  write_file_atomically(folder_ / kPlanFile, text);
+  return text;
 }
 
 void Run::announce() const {

@@ -4,8 +4,8 @@ import json
 import re
 import unittest
 
-from headers import transformer, write_sparse
-from program import QUICKSTART, ROOT, SMALL, Case, RunCase, log_lines, processor_time, settings
+from headers import dev_recipe, transformer, write_sparse
+from program import QUICKSTART, SMALL, Case, RunCase, log_lines, processor_time, settings
 
 BAD_RECIPE, USAGE = 78, 2
 KEEP_ALL, TOO_SMALL = "2GB", "5MB"
@@ -164,19 +164,7 @@ class Planned(Case):
     def test_dev_fits_one_card(self):
         weights = self.folder / "flux2-dev.safetensors"
         write_sparse(weights, transformer())
-        recipe = self.write("dev.toml", f"""
-extends = "{ROOT}/recipes/flux2_dev_one_gpu.toml"
-[model]
-path = "{weights}"
-[text_encoder]
-path = "/nowhere"
-tokenizer = "/nowhere"
-[autoencoder]
-path = "/nowhere"
-[[data]]
-folder = "/nowhere"
-resolution = [1024]
-""")
+        recipe = self.write("dev.toml", dev_recipe(weights))
         seconds = []  # of processor time: a busy machine is not this program's fault
         for _ in range(3):
             begin = processor_time()

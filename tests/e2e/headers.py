@@ -4,7 +4,7 @@ import json
 import shutil
 import struct
 
-from program import MODEL, read_header
+from program import MODEL, ROOT, read_header
 
 DOUBLE, SINGLE, WIDE, HEAD, TEXT, CHANNELS, TIME = 8, 48, 6144, 128, 15360, 128, 256
 
@@ -116,3 +116,20 @@ def write_model(folder):
     config |= {"block_out_channels": [128, 256, 512, 512], "latent_channels": 32, "norm_num_groups": 32}
     (folder / "vae" / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def dev_recipe(weights):
+    """The recipe of FLUX.2-dev on one card with these weights; nothing else that it names is there."""
+    return f"""
+extends = "{ROOT}/recipes/flux2_dev_one_gpu.toml"
+[model]
+path = "{weights}"
+[text_encoder]
+path = "/nowhere"
+tokenizer = "/nowhere"
+[autoencoder]
+path = "/nowhere"
+[[data]]
+folder = "/nowhere"
+resolution = [1024]
+"""

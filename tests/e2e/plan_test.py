@@ -4,7 +4,7 @@ import json
 import os
 import unittest
 
-from headers import DOUBLE, SINGLE, transformer, write_model, write_sparse
+from headers import DOUBLE, SINGLE, dev_recipe, transformer, write_model, write_sparse
 from program import PICTURES, ROOT, SMALL, Case, RunCase, log_lines, processor_time, settings
 
 
@@ -49,19 +49,7 @@ class Dev(RunCase):
     def test_shapes_of_dev_are_planned_in_a_moment(self):
         weights = self.folder / "flux2-dev.safetensors"
         self.assertEqual(write_sparse(weights, transformer()), 2 * 32_223_281_152)
-        recipe = self.write("dev.toml", f"""
-extends = "{ROOT}/recipes/flux2_dev_one_gpu.toml"
-[model]
-path = "{weights}"
-[text_encoder]
-path = "/nowhere"
-tokenizer = "/nowhere"
-[autoencoder]
-path = "/nowhere"
-[[data]]
-folder = "/nowhere"
-resolution = [1024]
-""")
+        recipe = self.write("dev.toml", dev_recipe(weights))
         seconds = []  # of processor time: a busy machine is not this program's fault
         for _ in range(3):
             begin = processor_time()

@@ -58,6 +58,11 @@ class RanksCase(RunCase):
     def losses(self, run):
         return [line["loss"] for line in log_lines(run)]
 
+    def assert_same_steps(self, run, expected):
+        """Losses and gradient norms of two runs. (AdamW and clipping hide from losses how gradients are scaled.)"""
+        norms = [[line["grad_norm"] for line in log_lines(one)] for one in (run, expected)]
+        return max(self.assert_close(self.losses(run), self.losses(expected)), self.assert_close(*norms))
+
     def assert_close(self, losses, expected):
         """Within 1e-5 of each other, relative."""
         self.assertEqual(len(losses), len(expected))

@@ -136,26 +136,26 @@ void print_time(const Plan& plan) {
   char text[160];
   std::printf("\n");
   for (const DevicePlan& device : plan.devices) {
-    std::snprintf(text, sizeof text, "%.3f TFLOP a step, busy %.0f %%", device.flops / 1e12, 100 * device.busy);
+    std::snprintf(text, sizeof text, "%s a step, busy %.0f %%", format_flops(device.flops).c_str(), 100 * device.busy);
     std::printf("  %-18s %s: %s\n", device.device.c_str(), text, device.parts.c_str());
   }
   const StepTime& time = plan.time;
-  const char* form = time.seconds ? "%.3g s" : "as long as %.3f TFLOP take";
-  std::snprintf(text, sizeof text, form, time.seconds ? time.makespan : time.makespan / 1e12);
-  std::printf("a step, by its FLOPs: %s", text);
+  std::snprintf(text, sizeof text, "%.3g s", time.makespan);
+  std::printf("a step, by its FLOPs: %s",
+              (time.seconds ? text : "as long as " + format_flops(time.makespan) + " take").c_str());
   if (time.makespan > 0 && plan.devices.size() > 1)
     std::printf(", %.2f x as fast as one device after the other", time.serial / time.makespan);
   std::printf("; %.2f x the time without recomputation\n", time.plain);
 }
 
 void print_blocks(const Plan& plan) {
-  std::printf("\nblocks               kept each  backward peak  forward    recomputed  backward (TFLOP each)\n");
+  std::printf("\nblocks               kept each  backward peak     forward  recomputed    backward (each)\n");
   for (const Group& group : grouped(plan.blocks)) {
     const planner::BlockCost& cost = group.block->cost;
     const std::string name = std::to_string(group.count) + " x " + group.block->type;
-    std::printf("  %-18s %10s %14s %9.3f %11.3f %9.3f\n", name.c_str(), text_of(cost.kept).c_str(),
-                text_of(cost.backward_peak).c_str(), cost.forward_flops / 1e12, cost.recomputed_flops / 1e12,
-                cost.backward_flops / 1e12);
+    std::printf("  %-18s %10s %14s %11s %11s %11s\n", name.c_str(), text_of(cost.kept).c_str(),
+                text_of(cost.backward_peak).c_str(), format_flops(cost.forward_flops).c_str(),
+                format_flops(cost.recomputed_flops).c_str(), format_flops(cost.backward_flops).c_str());
   }
 }
 

@@ -12,15 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string format_flops(double flops) {
-  constexpr std::array kUnits = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"};
-  std::size_t unit = 0;
-  while (flops >= 999.5 && unit + 1 < kUnits.size()) flops /= 1000, ++unit;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), flops < 99.95 && unit > 0 ? "%.1f %s" : "%.0f %s", flops, kUnits[unit]);
-  return text.data();
-}
-
 /// Cells padded to the widest of their column.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;

@@ -16,6 +16,12 @@ TEST(Units, Bytes) {
   EXPECT_EQ(format_bytes(-2500), "-2.5 kB");
 }
 
+TEST(Units, Flops) {
+  EXPECT_EQ(format_flops(0), "0 FLOP");
+  EXPECT_EQ(format_flops(14.2e6), "14.2 MFLOP");
+  EXPECT_EQ(format_flops(521.8e12), "522 TFLOP");
+}
+
 TEST(Units, Seconds) {
   EXPECT_EQ(format_seconds(0.0761), "0.076 s");
   EXPECT_EQ(format_seconds(2.54), "2.5 s");

@@ -1,3 +1,4 @@
+/// @file Gradients in buckets: what is summed, in which order, and what of it is not finite.
 #include <gtest/gtest.h>
 
 #include <ATen/ops/arange.h>

@@ -1,3 +1,4 @@
+/// @file Which rank a process is, from the variables of torchrun, srun and mpirun; what is contradictory is refused.
 #include <gtest/gtest.h>
 
 #include <distributed/environment.hpp>

@@ -1,5 +1,4 @@
-
-
+/// @file Ranks that fail, go away or never come: the others end and say who it was.
 #include <gtest/gtest.h>
 #include <support/groups.hpp>
 

@@ -1,5 +1,4 @@
-
-
+/// @file What ranks do together while all is well: texts, averages in the order of ranks, restarts.
 #include <gtest/gtest.h>
 #include <support/groups.hpp>
 

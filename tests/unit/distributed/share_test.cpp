@@ -1,3 +1,4 @@
+/// @file Which samples of a step are whose, for every number of ranks.
 #include <gtest/gtest.h>
 
 #include <distributed/share.hpp>

@@ -1,3 +1,4 @@
+/// @file Signs of life: who works, who waits, who is gone.
 #include <gtest/gtest.h>
 
 #include <distributed/signs.hpp>
