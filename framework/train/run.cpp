@@ -63,7 +63,8 @@ Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
       console_(console_options(request)),
       random_(static_cast<uint64_t>(recipe_.run.seed)),
       samples_(folder_ / "samples"),
-      record_(recipe_, console_) {
+      record_(recipe_, console_),
+      profiler_(ranks.writer() ? request.profile : 0, folder_ / "profile", assembly.devices()) {
   if (ranks_.writer()) {
     lock_.emplace(folder_);
     run_id_ = run_id_of(folder_);
@@ -275,6 +276,7 @@ bool Run::train() {
   stop_ = ranks_.first(checkpoint::stop_signal());
   if (stop_.rank < 0) trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
   console_.clear();
+  tell(profiler_.end());
   if (steps_done() >= recipe_.run.steps) return true;
   save_checkpoint(Save::at_the_end);
   if (attempts_) attempts_->ended_well();
@@ -305,6 +307,7 @@ bool Run::after_step(const StepReport& report) {
   phases_.add("train", step_bytes_->peak());
   record_.step(report, phases_);
   log_recompute();
+  tell(profiler_.after_step());
   const int64_t step = report.step;
   if (attempts_) attempts_->reached(step);
   const bool last = step >= recipe_.run.steps;
@@ -318,6 +321,12 @@ bool Run::after_step(const StepReport& report) {
   // In time: the step that a checkpoint is made of is the one that is tested again.
   if (is_saved(step + 1)) trainer_->recompute_state().recheck_elision();
   return true;
+}
+
+void Run::tell(const std::string& profile) {
+  if (profile.empty()) return;
+  console_.clear();
+  log_info(profile);
 }
 
 bool Run::is_saved(int64_t step) const {

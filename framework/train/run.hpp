@@ -12,6 +12,7 @@
 #include <train/cache_phase.hpp>
 #include <train/keyed_random.hpp>
 #include <train/planning/phase_bytes.hpp>
+#include <train/profile/profiler.hpp>
 #include <train/record.hpp>
 #include <train/samples.hpp>
 #include <train/trainer.hpp>
@@ -56,6 +57,8 @@ class Run {
   bool after_step(const StepReport& report);
   void log_recompute();
   void draw_samples(const std::string& title);
+  /// Shows what the profiler has to say, if anything.
+  void tell(const std::string& profile);
   void warn(const std::string& text) { console_.clear(), log_warning(text); }
   enum class Save { on_the_way, at_the_end };
   /// A save at the end waits for room on a full disk; one on the way fails, and training goes on. Of the writer alone.
@@ -93,6 +96,7 @@ class Run {
   SampleFolder samples_;
 
   Record record_;
+  Profiler profiler_;
   distributed::First stop_;  ///< the signal that stops the run
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
   PhaseBytes phases_;

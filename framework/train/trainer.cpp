@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <plugin/guard.hpp>
 #include <train/forward.hpp>
+#include <train/profile/mark.hpp>
 #include <train/trainer.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -43,6 +44,7 @@ Trainer::Trainer(Parts parts, int64_t first_step)
       step_(first_step) {}
 
 Example Trainer::example(int64_t micro) const {
+  const Mark mark(kMarkData);
   const Batch batch = parts_.data.batch(step_, micro);
   return plugin::guard(parts_.plugins, "prepare",
                        [&] { return parts_.objective.prepare(batch, parts_.model, parts_.random); });
@@ -56,6 +58,7 @@ std::vector<at::Tensor> Trainer::accumulate_gradients() {
 
 distributed::First Trainer::average_gradients() {
   if (parts_.ranks->size() == 1) return {};
+  const Mark mark(kMarkRanks);
   std::vector<at::Tensor> gradients;
   for (const Parameter* parameter : parts_.optimizer.parameters()) {
     at::Tensor& gradient = parameter->value().mutable_grad();
@@ -66,6 +69,7 @@ distributed::First Trainer::average_gradients() {
 }
 
 StepReport Trainer::step() {
+  const Mark mark(kMarkStep);
   const auto begin = std::chrono::steady_clock::now();
   StepReport report;
   report.learning_rate = parts_.schedule.at(step_);
@@ -88,6 +92,7 @@ StepReport Trainer::step() {
 }
 
 void Trainer::finish_step(double learning_rate, const at::Tensor& norm) {
+  const Mark mark(kMarkOptimizer);
   update(learning_rate, norm);
   if (parts_.ema != nullptr) parts_.ema->update();
   if (!std::exchange(first_step_done_, true)) parts_.memory.after_first_step();
