@@ -20,7 +20,9 @@ void add_run(CLI::App& app, Common& common) {
       ->check(CLI::Range(1, 1000));
   command->footer("Example: trainer run recipes/quickstart.toml --set run.steps=200");
   command->callback([&common] {
-    common.action = [&common] { return run_with_recipe("run", recipe, {{"resume", resume}, {"profile", profile}}, common); };
+    common.action = [&common] {
+      return run_with_recipe("run", recipe, {{"resume", resume}, {"profile", profile}}, common);
+    };
   });
 }
 

@@ -1,4 +1,4 @@
-/// @file A CPU allocator for LibTorch that counts bytes, as a library of its own: both sides of tools/bench_step load
+/// @file A CPU allocator for LibTorch that counts bytes, as a library of its own: both sides of tools/bench load
 /// it, so that peaks of ours and of Python are measured in the same way. Loading it puts it in place.
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>

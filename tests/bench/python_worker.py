@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python side of tools/bench_step: the same LoRA training step with diffusers + peft + torch.optim.AdamW.
+"""The Python side of tools/bench: the same LoRA training step with diffusers + peft + torch.optim.AdamW.
 
 Same protocol and settings as step_worker.cpp. As fast as diffusers users can set it up without torch.compile: SDPA
 attention, frozen base in the given dtype, fp32 LoRA, foreach AdamW, set_to_none. Checkpointing is

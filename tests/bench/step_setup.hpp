@@ -1,4 +1,4 @@
-/// @file Everything that one LoRA training step needs, made from the settings that tools/bench_step gives to both
+/// @file Everything that one LoRA training step needs, made from the settings that tools/bench gives to both
 /// sides: model, adapter and strategies come from the plugins of the build, the data is synthetic.
 #pragma once
 

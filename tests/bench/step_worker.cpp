@@ -1,4 +1,4 @@
-/// @file One side of tools/bench_step: our LoRA training step, driven over stdin so that the two sides' steps
+/// @file One side of tools/bench: our LoRA training step, driven over stdin so that the two sides' steps
 /// alternate.
 ///   step_worker SETTINGS        JSON: the keys of step_setup.hpp, threads, and counter (byte_counter.so, or "")
 /// Prints "ready PARAMETERS". Each input line runs one step and is answered by a line:

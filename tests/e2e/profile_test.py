@@ -30,7 +30,9 @@ class Profile(RunCase):
         self.assertLess(abs(sum(parts.values()) - whole), 0.02 * len(parts))
         logged = sum(line["seconds"] for line in log_lines(run)[1:3]) / 2
         self.assertLess(abs(whole * 1e-3 - logged), 0.05 * logged)
-        self.assertEqual(list(parts), ["data", "forward", "recompute", "backward", "copies and casts", "optimizer", "host"])
+        expected = ["data", "forward", "recompute", "backward", "copies and casts", "optimizer", "host"]
+        self.assertEqual(list(parts), expected)
+        self.assertNotIn("ERROR", self.last.text)
 
     def test_nothing_is_recomputed_without_checkpointing(self):
         _, parts, _ = self.table(self.profile("memory.strategies=[]"))

@@ -1,0 +1,148 @@
+/// @file Our side of tools/bench --phases: the parts of a run besides its training step, driven over stdin.
+///   phase_worker SETTINGS       JSON: recipe, set (overrides), folder (to work in), captions (file, one a line),
+///   threads,
+///                               libtorch, images, plugins
+/// Prints "ready 0". Each input line names a phase and is answered by "WALL_SECONDS CPU_SECONDS":
+///   load      the model from its files, with a new adapter
+///   captions  text encoder from its files, every caption encoded and stored
+///   pictures  the data set scanned, autoencoder from its files, every picture decoded, encoded and stored
+///   sample    one picture of the recipe's first prompt, latents and decoding
+///   save      a checkpoint (adapter and optimiser) and the adapter's file, both on disk when it returns
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/AutogradState.h>
+#include <checkpoint/store.hpp>
+#include <data/image.hpp>
+#include <nlohmann/json.hpp>
+#include <planner/byte_counter.hpp>
+#include <train/artifacts/export.hpp>
+#include <train/artifacts/train_state.hpp>
+#include <train/cache_phase.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <iostream>
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace trainer;
+using namespace trainer::train;
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+std::vector<std::string> lines_of(const std::string& file) {
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+Request request_of(const nlohmann::json& settings) {
+  Request request;
+  request.recipe = settings.at("recipe");
+  request.overrides = settings.at("set").get<std::vector<std::string>>();
+  request.overrides.push_back("cache.folder=" + settings.at("folder").get<std::string>() + "/cache");
+  request.libtorch = settings.at("libtorch").get<std::string>();
+  request.images = settings.at("images").get<std::string>();
+  for (const std::string folder : settings.at("plugins")) request.plugins.push_back({folder, "build tree"});
+  request.quiet = true;
+  return request;
+}
+
+class Phases {
+ public:
+  explicit Phases(const nlohmann::json& settings)
+      : folder_(settings.at("folder").get<std::string>()),
+        captions_(lines_of(settings.at("captions"))),
+        request_(request_of(settings)),
+        assembly_(request_),
+        console_(console_options(request_)),
+        checkpoints_(folder_ / "run", "bench"),
+        samples_(prepare_samples(assembly_, {assembly_.recipe().sample.prompts.front()}, console_)),
+        trained_(assembly_.load_model(ModelUse::train)),
+        optimizer_(trained_.trained, {}) {
+    samples_.settings.seeds.resize(1);
+    for (const Parameter* parameter : trained_.trained)
+      parameter->value().mutable_grad() = at::zeros_like(parameter->value());
+    optimizer_.step(1e-4);  // its states are there from the first step on
+  }
+
+  /// What comes before the phase and is not timed.
+  void prepare_for(const std::string& phase) const {
+    if (phase == "captions") fs::remove_all(folder_ / "cache/text");
+    if (phase == "pictures") fs::remove_all(folder_ / "cache/latents");
+  }
+
+  void run(const std::string& phase) {
+    if (phase == "load") {
+      assembly_.load_model(ModelUse::train);
+    } else if (phase == "captions") {
+      prepare_samples(assembly_, captions_, console_);
+    } else if (phase == "pictures") {
+      prepare(assembly_, console_);
+    } else if (phase == "sample") {
+      draw(trained_, samples_, [this] { return assembly_.autoencoder(); }, {});
+    } else if (phase == "save") {
+      Progress progress;
+      progress.step = ++step_;
+      checkpoints_.save(step_, capture({trained_.trained, optimizer_, nullptr}, progress), {});
+      export_trained(trained_, folder_ / "lora.safetensors", step_);
+    } else {
+      throw Error(ExitCode::bad_input, "no phase \"" + phase + "\"");
+    }
+  }
+
+ private:
+  fs::path folder_;
+  std::vector<std::string> captions_;
+  Request request_;
+  Assembly assembly_;
+  metrics::Console console_;
+  checkpoint::Store checkpoints_;
+  SamplePlan samples_;
+  LoadedModel trained_;
+  optim::AdamW optimizer_;
+  int64_t step_ = 0;
+};
+
+int run(const nlohmann::json& settings) {
+  at::set_num_threads(settings.at("threads"));
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  data::set_image_module(settings.at("images").get<std::string>());
+  planner::install_byte_counter();  // as the program does
+  Phases phases(settings);
+  std::printf("ready 0\n");
+  std::fflush(stdout);
+  for (std::string phase; std::getline(std::cin, phase);) {
+    phases.prepare_for(phase);
+    const auto begin = std::chrono::steady_clock::now();
+    const double cpu = cpu_seconds();
+    phases.run(phase);
+    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    std::printf("%.6f %.6f\n", wall, cpu_seconds() - cpu);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: phase_worker SETTINGS\n");
+    return 2;
+  }
+  try {
+    return run(nlohmann::json::parse(argv[1]));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
