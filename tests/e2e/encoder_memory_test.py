@@ -1,0 +1,42 @@
+"""Captions go through a text encoder of 24 billion parameters in 4 GB: a layer's weights are in memory while it runs."""
+
+import os
+import re
+import time
+import unittest
+
+from headers import MISTRAL, mistral, write_model
+from program import SMALL, Case, settings
+
+TAPPED, TOKENS, CAPTIONS = 30, 16, 3  # FLUX.2-dev reads the first 30 of 40 layers
+
+
+class LargeEncoder(Case):
+    def test_layers_pass_through_memory_one_by_one(self):
+        model = write_model(self.folder / "model")
+        read = sum(
+            2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            for name, shape in mistral().items()
+            if (layer := re.search(r"layers\.(\d+)\.", name)) and int(layer.group(1)) < TAPPED
+        )
+        self.assertGreater(read, 33e9)
+        pictures, _ = self.pictures("pictures", CAPTIONS)
+        more = {"text_encoder.path": model / "text_encoder", "cache.folder": self.folder / "cache"}
+        more |= {"data.0.folder": pictures, "text_encoder.max_tokens": TOKENS, "text_encoder.dtype": "bf16"}
+        more |= {"text_encoder.layers": [10, 20, 30], "run.output": self.folder / "run"}
+        begin = time.monotonic()
+        process = self.start("cache", SMALL, *settings(*(f"{key}={value}" for key, value in more.items())))
+        out, err = process.stdout.read(), process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn(f"{CAPTIONS + 1} text embeddings", out, "the captions, and the empty one")
+        peak, seconds = usage.ru_maxrss * 1024, time.monotonic() - begin
+        wide = MISTRAL["hidden_size"] * MISTRAL["intermediate_size"]
+        print(f"{read / 1e9:.1f} GB of weights read in {seconds:.0f} s, peak RSS {peak / 1e9:.2f} GB")
+        self.assertGreater(peak, 3 * 2 * wide, "a layer's MLP was in memory, so the layers did run")
+        self.assertLess(peak, 4e9)
+
+
+if __name__ == "__main__":
+    unittest.main()
