@@ -17,11 +17,11 @@ OPT_IN_SUITES = {"slow", "gpu"}  # run only when asked for
 # --sanitize: what is built (a Meson alias) and run, and how. "short": every parser of strangers' files and the recompute
 # engine. "all" is a second full build. "thread": tests without LibTorch that use threads.
 SANITIZE_KINDS = {"short": ("sanitize", "sanitized"), "all": ("sanitize", "all"), "thread": ("thread", "threaded")}
-THREADED_TESTS = {"base", "text"}
+THREADED_TESTS = {"base", "text", "run_guard"}
 # Not under "all": measures bytes or time, defines the calls that the sanitizers take over, builds programs of its own
 # without the sanitizers, or is Python alone.
 UNSANITIZED_SUITES = {"lint", "bench", "memory", "faults", "e2e", "out_of_tree"}
-SANITIZED_TESTS = {"base", "recipe", "safetensors", "text", "data", "metrics", "sdk", "fuzz_corpus"}
+SANITIZED_TESTS = {"base", "recipe", "safetensors", "text", "data", "metrics", "run_guard", "sdk", "fuzz_corpus"}
 SLOW_COMPILE_SECONDS = 25
 
 

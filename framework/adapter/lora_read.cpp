@@ -46,6 +46,7 @@ class Reader {
   LoraFile read() {
     for (const std::string& name : file_.names()) collect(name);
     for (const auto& [name, pair] : pairs_) check(name, pair);
+    if (pairs_.empty() && !other_.empty()) refuse_other();
     if (pairs_.empty()) problems_.add("it holds no pair of LoRA matrices");
     problems_.throw_if_any(file_.path().string() + ": not a LoRA for " + family_.name + ":", "LORA_KEYS");
     LoraFile lora{{}, format(), {}, stated_step(file_)};
@@ -54,10 +55,20 @@ class Reader {
   }
 
  private:
+  [[noreturn]] void refuse_other() const {
+    throw Error(ExitCode::bad_input,
+                file_.path().string() + ": belongs to a " + other_ +
+                    "; only LoRA is read. To draw with what a run trained otherwise let the run do it: sample.prompts "
+                    "in its recipe",
+                "LORA_KEYS");
+  }
+
   void collect(const std::string& name) {
     const std::optional<LoraKey> key = parse_lora_key(name);
-    if (const std::string other = other_adapter(name); !other.empty())
+    if (const std::string other = other_adapter(name); !other.empty()) {
+      other_ = other;
       return problems_.add(quote_name(name) + " belongs to a " + other + ", which is not read");
+    }
     if (!key) return problems_.add(quote_name(name) + " is no part of a LoRA");
     const std::optional<LoraTarget> target = names_.resolve(key->stem);
     if (!target)
@@ -146,6 +157,7 @@ class Reader {
   const LoraFamily& family_;
   LayerNames names_;
   std::map<std::string, Pair> pairs_;
+  std::string other_;  ///< kind of an adapter that is no LoRA, if there is any
   Problems problems_;
 };
 

@@ -35,6 +35,7 @@ class Builder {
 
   Built run(std::span<const std::string> more_captions) {
     find_missing(more_captions);
+    verify_images();
     const c10::NoGradGuard no_grad;
     make_texts();
     make_latents();
@@ -85,6 +86,28 @@ class Builder {
     if (options_.progress) options_.progress(static_cast<int64_t>(done), static_cast<int64_t>(total), what);
   }
 
+  /// Before hours of encoding: a header does not show what is broken in the pixels.
+  void verify_images() {
+    if (missing_images_.empty()) return;
+    const std::size_t total = missing_images_.size();
+    std::size_t done = 0;
+    progress(0, total, "pictures");
+    for (const auto& [key, sample] : missing_images_) {
+      read(*sample, [](const std::string& bytes) { data::verify_image(bytes); });
+      progress(++done, total, "pictures");
+    }
+    report_bad_images("Mend or remove what is named here.");
+  }
+
+  void report_bad_images(const std::string& advice) {
+    if (bad_images_.empty()) return;
+    std::string text =
+        std::to_string(bad_images_.size()) + (bad_images_.size() == 1 ? " file" : " files") + " cannot be used:";
+    std::sort(bad_images_.begin(), bad_images_.end());
+    for (const std::string& bad : bad_images_) text += "\n  " + bad;
+    throw Error(ExitCode::bad_input, text + "\n" + advice, "DATASET");
+  }
+
   void make_texts() {
     if (missing_texts_.empty()) return;
     const std::size_t total = missing_texts_.size();
@@ -122,12 +145,7 @@ class Builder {
         encode(*autoencoder, std::span(wanted).subspan(begin, std::min(step, wanted.size() - begin)));
       }
     }
-    if (bad_images_.empty()) return;
-    std::string text =
-        std::to_string(bad_images_.size()) + (bad_images_.size() == 1 ? " file" : " files") + " cannot be used:";
-    std::sort(bad_images_.begin(), bad_images_.end());
-    for (const std::string& bad : bad_images_) text += "\n  " + bad;
-    throw Error(ExitCode::bad_input, text + "\nMend or remove what is named here; the others are cached.", "DATASET");
+    report_bad_images("Mend or remove what is named here; the others are cached.");
   }
 
   struct Wanted {
@@ -157,12 +175,18 @@ class Builder {
     }
   }
 
-  /// False when the picture is bad, which is noted.
   bool decode(const data::Sample& sample, std::vector<data::Image>& images) {
+    return read(sample, [&](const std::string& bytes) {
+      images.push_back(data::decode_image(bytes, sample.bucket.width, sample.bucket.height));
+    });
+  }
+
+  /// False when the picture is bad, which is noted.
+  bool read(const data::Sample& sample, const std::function<void(const std::string& bytes)>& use) {
     try {
       const std::string bytes = data::read_image_file(sample.file);
       if (xxh128(bytes) != sample.content) throw Error(ExitCode::bad_input, "was changed while the dataset was read");
-      images.push_back(data::decode_image(bytes, sample.bucket.width, sample.bucket.height));
+      use(bytes);
       return true;
     } catch (const Error& error) {
       if (error.exit_code() != ExitCode::bad_input && error.exit_code() != ExitCode::not_found) throw;

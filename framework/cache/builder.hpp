@@ -50,7 +50,7 @@ struct Built {
 };
 
 /// `more_captions`: others to be encoded, such as the prompts of samples (without trigger). Throws Error: bad_input
-/// listing every picture that cannot be decoded, after encoding the others; non_finite naming picture or caption; what
+/// listing every picture that cannot be decoded, before anything is encoded; non_finite naming picture or caption; what
 /// the encoders throw. What was finished stays cached.
 Built build(const Store& store, const data::Dataset& dataset, std::span<const std::string> more_captions,
             const Encoders& encoders, const BuildOptions& options = {});

@@ -1,45 +1,31 @@
 #include <cache/store.hpp>
 
 #include <base/files.hpp>
-#include <base/hash.hpp>
+#include <cache/entry.hpp>
 #include <trainer/sdk/error.hpp>
 #include <weights/convert.hpp>
 #include <weights/tensor_file.hpp>
 #include <weights/write.hpp>
 
+#include <map>
 #include <utility>
 #include <vector>
 
 namespace trainer::cache {
 namespace {
 
-constexpr const char* kFormat = "trainer cache entry 1";
-
-/// Over names and bytes, in the order of the names. Tensors: contiguous, on the CPU.
+/// Tensors: contiguous, on the CPU.
 std::string checksum(const NamedTensors& tensors) {
-  FieldHash hash;
-  for (const auto& [name, tensor] : tensors) {
-    hash.add(name).add(std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));
-  }
-  return hash.hex();
-}
-
-Error damaged(const std::filesystem::path& file, const std::string& reason) {
-  return {ExitCode::bad_input, "cache entry " + file.string() + ": " + reason, "CACHE_ENTRY"};
-}
-
-std::string metadata_of(const weights::TensorFile& file, const std::string& name) {
-  const auto it = file.metadata().find(name);
-  return it == file.metadata().end() ? "" : it->second;
+  std::map<std::string, std::string_view> bytes;
+  for (const auto& [name, tensor] : tensors)
+    bytes[name] = std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  return entry_checksum(bytes);
 }
 
 /// The entry's file with its header verified.
 weights::TensorFile open_entry(const std::filesystem::path& path, std::string_view kind, const std::string& key) {
   weights::TensorFile file(path, {.mode = weights::ReadMode::copy});
-  if (metadata_of(file, "format") != kFormat) throw damaged(path, "is no cache entry of this version");
-  if (metadata_of(file, "kind") != kind || metadata_of(file, "key") != key)
-    throw damaged(path, "is an entry of another key");
-  if (file.header().entries.empty()) throw damaged(path, "holds no tensor");
+  require_entry(file.header(), path, kind, key);
   return file;
 }
 
@@ -48,10 +34,11 @@ NamedTensors read_entry(const weights::TensorFile& file) {
   for (const std::string& name : file.names()) {
     tensors[name] = file.read(name);
     if (!weights::all_finite(tensors[name]))
-      throw damaged(file.path(), "tensor \"" + name + "\" holds NaN or infinity");
+      throw Error(ExitCode::bad_input,
+                  "cache entry " + file.path().string() + ": tensor \"" + name + "\" holds NaN or infinity",
+                  "CACHE_ENTRY");
   }
-  if (checksum(tensors) != metadata_of(file, "checksum"))
-    throw damaged(file.path(), "the checksum does not fit the data");
+  require_checksum(file.header(), file.path(), checksum(tensors));
   return tensors;
 }
 
@@ -94,12 +81,7 @@ void Store::save(std::string_view kind, const std::string& key, const NamedTenso
   }
   const std::filesystem::path path = file(kind, key);
   make_folders(path.parent_path());
-  weights::write_safetensors(path, {plain.begin(), plain.end()},
-                             {{"format", kFormat},
-                              {"kind", std::string(kind)},
-                              {"key", key},
-                              {"about", about},
-                              {"checksum", checksum(plain)}});
+  weights::write_safetensors(path, {plain.begin(), plain.end()}, entry_metadata(kind, key, about, checksum(plain)));
 }
 
 }  // namespace trainer::cache

@@ -12,6 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kLimit = std::size_t{1} << 16;
+
 struct Record {
   int64_t from, reached, ended_at;
   int failures;
@@ -20,8 +22,8 @@ struct Record {
 /// What the run before left, or nothing when it ended well. A damaged file says nothing: it is only a hint.
 std::optional<Record> read(const fs::path& file) {
   std::error_code failed;
-  if (!fs::is_regular_file(file, failed)) return {};
-  const auto json = nlohmann::json::parse(read_file(file, 1 << 16, "attempts"), nullptr, /*allow_exceptions=*/false);
+  if (!fs::is_regular_file(file, failed) || fs::file_size(file, failed) > kLimit) return {};
+  const auto json = nlohmann::json::parse(read_file(file, kLimit, "attempts"), nullptr, /*allow_exceptions=*/false);
   const auto number = [&](const char* key) {
     const auto it = json.is_object() ? json.find(key) : json.end();
     return it != json.end() && it->is_number_unsigned() ? it->get<int64_t>() : -1;
@@ -73,6 +75,8 @@ void Attempts::reached(int64_t step) {
 }
 
 void Attempts::write() const {
+  std::error_code failed;
+  if (fs::exists(file_, failed) && !fs::is_regular_file(file_, failed)) return;  // writing to a FIFO would wait
   const nlohmann::ordered_json json{
       {"from", from_}, {"reached", reached_}, {"failures", failures_}, {"ended_at", ended_at_}};
   std::ofstream(file_) << json.dump() + "\n";

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace trainer::checkpoint {
 namespace {
@@ -21,12 +22,14 @@ void save_patiently(const std::function<void()>& save, const Patience& patience,
     std::this_thread::sleep_for(time);
   };
   milliseconds pause = patience.pause, room = patience.room;
+  bool asked = false;
   for (int attempt = 1;;) {
     try {
       return save();
     } catch (const Error& error) {
       if (error.exit_code() != ExitCode::io) throw;
       const bool full = error.code() == "IO_NO_SPACE";
+      if (full && patience.make_room && !std::exchange(asked, true) && patience.make_room()) continue;
       if (full ? room.count() <= 0 : ++attempt > patience.attempts) throw;
       const milliseconds wait = full ? std::min(patience.every, room) : pause;
       note(std::string(error.what()) +

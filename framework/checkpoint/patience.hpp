@@ -12,6 +12,7 @@ struct Patience {
   std::chrono::milliseconds pause{500};     ///< before the second attempt; twice as long before each further one
   std::chrono::milliseconds room{0};        ///< how long to wait for room on a full disk
   std::chrono::milliseconds every{30'000};  ///< between looks at a full disk
+  std::function<bool()> make_room{};        ///< asked once when the disk is full; true: tried again at once
   std::function<void(std::chrono::milliseconds)> sleep{};  ///< tests replace it; empty: the thread sleeps
 };
 

@@ -1,40 +1,82 @@
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <base/files.hpp>
+#include <base/log.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <string>
+#include <random>
+#include <sstream>
+#include <utility>
 
 namespace trainer::checkpoint {
+namespace {
 
-RunLock::RunLock(const std::filesystem::path& run_folder) {
-  make_folders(run_folder);
-  const std::filesystem::path file = run_folder / ".lock";
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw Error(ExitCode::io, file.string() + ": cannot be opened: " + std::strerror(errno));
-  std::array<char, 256> text{};
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    const int number = errno;
-    if (number != EWOULDBLOCK) {
-      ::close(fd_);
-      throw Error(ExitCode::io, file.string() + ": cannot be locked: " + std::strerror(number));
-    }
-    const ssize_t length = ::pread(fd_, text.data(), text.size() - 1, 0);
-    ::close(fd_);
-    const std::string holder = length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : "unknown";
-    throw Error(ExitCode::locked,
-                run_folder.string() + ": another run is writing here (" + holder +
-                    "); wait for it, or choose another "
-                    "run.output",
-                "RUN_LOCKED");
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLimit = 4096;
+constexpr const char* kNoSigns = "-";
+
+/// What RUN/.lock says: a line for people, then "token T boot B beat N".
+struct Holder {
+  std::string about, token, boot, beat;
+};
+
+Holder parse(const std::string& text) {
+  Holder holder;
+  std::istringstream lines(text);
+  std::string second, word;
+  std::getline(lines, holder.about);
+  std::getline(lines, second);
+  std::istringstream words(second);
+  while (words >> word) {
+    std::string* const place = word == "token"  ? &holder.token
+                               : word == "boot" ? &holder.boot
+                               : word == "beat" ? &holder.beat
+                                                : nullptr;
+    if (place != nullptr) words >> *place;
   }
+  return holder;
+}
+
+/// Opened anew each time: that is when a network file system looks at what other machines wrote.
+Holder read_holder(const fs::path& file) {
+  try {
+    return parse(read_file(file, kLimit, "lock"));
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::not_found && error.exit_code() != ExitCode::bad_input) throw;
+    return {};
+  }
+}
+
+std::string boot_id() {
+  try {
+    std::string text = read_file("/proc/sys/kernel/random/boot_id", kLimit, "boot id");
+    text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
+    return text;
+  } catch (const Error&) {
+    return "unknown";
+  }
+}
+
+std::string new_token() {
+  std::random_device device;
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%08x%08x", device(), device());
+  return text.data();
+}
+
+std::string about_this_process() {
   std::array<char, 128> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::time_t now = std::time(nullptr);
@@ -42,17 +84,172 @@ RunLock::RunLock(const std::filesystem::path& run_folder) {
   ::gmtime_r(&now, &utc);
   std::array<char, 32> since{};
   std::strftime(since.data(), since.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  const std::string mine = "pid " + std::to_string(::getpid()) + " on " + host.data() + " since " + since.data();
-  // The text only helps people; the lock itself is the kernel's.
-  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, mine.data(), mine.size(), 0) < 0) {
-    const int number = errno;
-    ::close(fd_);  // no destructor runs for an object that was not made
-    throw Error(ExitCode::io, file.string() + ": cannot be written: " + std::strerror(number));
+  return "pid " + std::to_string(::getpid()) + " on " + host.data() + " since " + since.data();
+}
+
+/// File systems that other machines write to, by the kernel's numbers (linux/magic.h and the file systems' own).
+bool on_network(int fd) {
+  static constexpr std::array<uint32_t, 13> kNetwork{
+      0x6969,      // NFS
+      0x517B,      // SMB
+      0xFF534D42,  // CIFS
+      0xFE534D42,  // SMB 2
+      0x0BD00BD0,  // Lustre
+      0x47504653,  // GPFS
+      0x00C36400,  // Ceph
+      0x19830326,  // BeeGFS
+      0x65735546,  // FUSE: sshfs, GlusterFS, s3fs and others
+      0x01021997,  // 9P
+      0x7461636F,  // OCFS2
+      0x01161970,  // GFS2
+      0x5346414F,  // AFS
+  };
+  struct statfs status {};
+  if (::fstatfs(fd, &status) != 0) return false;
+  return std::find(kNetwork.begin(), kNetwork.end(), static_cast<uint32_t>(status.f_type)) != kNetwork.end();
+}
+
+[[noreturn]] void refuse(const fs::path& file, const std::string& about) {
+  throw Error(ExitCode::locked,
+              file.parent_path().string() + ": another run is writing here (" + (about.empty() ? "unknown" : about) +
+                  "); wait for it, or choose another run.output",
+              "RUN_LOCKED");
+}
+
+[[noreturn]] void no_permission(const fs::path& folder) {
+  throw Error(ExitCode::locked, folder.string() + ": no permission to write there; choose another run.output");
+}
+
+/// Returns when the holder counts as dead.
+void wait_for_sign(const fs::path& file, const Holder& holder, std::chrono::milliseconds beat) {
+  const auto seconds = RunLock::kPatience * std::chrono::ceil<std::chrono::seconds>(beat).count();
+  log_warning(file.parent_path().string() + ": the last run here did not end by itself (" + holder.about +
+              "); looking for a sign of life of it, " + std::to_string(seconds) + " s");
+  for (int i = 0; i < 2 * RunLock::kPatience; ++i) {
+    std::this_thread::sleep_for(beat / 2);
+    const Holder now = read_holder(file);
+    if (now.token != holder.token || now.beat != holder.beat) refuse(file, now.about);
   }
 }
 
+/// Signals are for the thread that trains.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+RunLock::RunLock(const fs::path& run_folder, LockOptions options)
+    : file_(run_folder / ".lock"), options_(std::move(options)), about_(about_this_process()), token_(new_token()) {
+  std::error_code error;
+  fs::create_directories(run_folder, error);
+  if (error == std::errc::permission_denied) no_permission(run_folder);
+  make_folders(run_folder);
+  if (options_.boot.empty()) options_.boot = boot_id();
+  fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0 && errno == EACCES) no_permission(run_folder);
+  if (fd_ < 0) throw Error(ExitCode::io, file_.string() + ": cannot be opened: " + std::strerror(errno));
+  try {
+    const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno == EWOULDBLOCK) refuse(file_, read_holder(file_).about);
+    const bool without = errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS;
+    if (!locked && !without) throw Error(ExitCode::io, file_.string() + ": cannot be locked: " + std::strerror(errno));
+    take(locked);
+  } catch (...) {
+    ::close(fd_);  // no destructor runs for an object that was not made
+    throw;
+  }
+}
+
+void RunLock::take(bool locked) {
+  beats_ = options_.beats.value_or(!locked || on_network(fd_));
+  // On one machine the kernel's lock tells; a holder without signs of life was alone on its file system.
+  const Holder before = read_holder(file_);
+  const bool signs = !before.token.empty() && before.beat != kNoSigns;
+  if (signs && (!locked || before.boot != options_.boot)) wait_for_sign(file_, before, options_.beat);
+  write_text();
+  if (!beats_) return;
+  if (!locked) {  // of two that start at once the one that wrote last stays
+    std::this_thread::sleep_for(options_.beat);
+    require_mine();
+  }
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] { give_signs(); });
+}
+
+std::string RunLock::text() const {
+  std::array<char, 16> beat{};
+  std::snprintf(beat.data(), beat.size(), "%010u", beat_.load());
+  return about_ + "\ntoken " + token_ + " boot " + options_.boot + " beat " + (beats_ ? beat.data() : kNoSigns) + "\n";
+}
+
+void RunLock::write_text() const {
+  const std::string mine = text();
+  if (::ftruncate(fd_, static_cast<off_t>(mine.size())) != 0 || ::pwrite(fd_, mine.data(), mine.size(), 0) < 0)
+    throw Error(ExitCode::io, file_.string() + ": cannot be written: " + std::strerror(errno));
+  if (beats_) ::fdatasync(fd_);  // other machines see what has reached the server
+}
+
+void RunLock::give_signs() {
+  std::unique_lock lock(mutex_);
+  while (!stop_.wait_for(lock, options_.beat, [this] { return stopped_; })) {
+    try {
+      require_mine();
+      ++beat_;
+      write_text();
+    } catch (const Error& error) {
+      if (error.exit_code() == ExitCode::locked) return;  // the next save finds out, too, and says so
+    }
+  }
+}
+
+void RunLock::require_mine() const {
+  if (!beats_) return;
+  const Holder now = read_holder(file_);
+  if (now.token == token_) return;
+  throw Error(ExitCode::locked,
+              file_.parent_path().string() + ": another run took this folder over (" +
+                  (now.about.empty() ? "unknown" : now.about) + "), since no sign of life of this one was seen for " +
+                  std::to_string(kPatience * std::chrono::ceil<std::chrono::seconds>(options_.beat).count()) +
+                  " s; nothing more is saved here",
+              "RUN_LOCK_LOST");
+}
+
+std::optional<std::string> RunLock::holder(const fs::path& run_folder) {
+  const fs::path file = run_folder / ".lock";
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return {};
+  const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  if (!held) return {};
+  const std::string about = read_holder(file).about;
+  return about.empty() ? "unknown" : about;
+}
+
 RunLock::~RunLock() {
-  if (fd_ >= 0) ::close(fd_);
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  stop_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  try {
+    // Ended by itself: nobody needs to wait for a sign of life.
+    if (read_holder(file_).token == token_) static_cast<void>(::ftruncate(fd_, 0));
+  } catch (const Error&) {  // the next run waits
+  }
+  ::close(fd_);
 }
 
 }  // namespace trainer::checkpoint

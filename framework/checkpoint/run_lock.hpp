@@ -1,20 +1,59 @@
-/// @file One run a folder: an flock on RUN/.lock held as long as the process lives. Free of LibTorch.
+/// @file One run a folder: an flock on RUN/.lock held as long as the process lives. On a network file system, where the
+/// lock of another machine may not be seen, the holder also writes a sign of life into the file. Free of LibTorch.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
 
 namespace trainer::checkpoint {
 
+struct LockOptions {
+  std::string boot{};                    ///< names this machine since its start; empty: the kernel's boot id
+  std::chrono::milliseconds beat{5000};  ///< between signs of life
+  std::optional<bool> beats{};           ///< give them; empty: on a network file system
+};
+
 class RunLock {
  public:
-  /// Creates the folder and takes the lock. Throws Error (locked) naming the process that holds it; io.
-  explicit RunLock(const std::filesystem::path& run_folder);
+  static constexpr int kPatience = 3;  ///< beats that a holder may miss before it counts as dead
+
+  /// Creates the folder and takes the lock. After a run on another machine that gave signs of life and did not end by
+  /// itself, waits kPatience beats for one more. Throws Error (locked) naming the process that holds it; io.
+  explicit RunLock(const std::filesystem::path& run_folder, LockOptions options = {});
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  /// Throws Error (locked, RUN_LOCK_LOST) when another machine took the folder over, since this one gave no sign of
+  /// life for so long. Without signs of life nobody can.
+  void require_mine() const;
+
+  /// Who holds the folder on this machine, in words; nullopt: nobody.
+  static std::optional<std::string> holder(const std::filesystem::path& run_folder);
+
  private:
+  [[nodiscard]] std::string text() const;
+  void take(bool locked);
+  void write_text() const;
+  void give_signs();
+
+  std::filesystem::path file_;
+  LockOptions options_;
+  std::string about_, token_;
   int fd_ = -1;
+  bool beats_ = false;
+  std::atomic<unsigned> beat_{0};
+
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopped_ = false;
+  std::thread thread_;
 };
 
 }  // namespace trainer::checkpoint

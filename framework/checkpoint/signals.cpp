@@ -23,7 +23,7 @@ void catch_stop_signals() {
   action.sa_flags = SA_RESTART;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);  // Ctrl-C also ends `tee`: what we print next must not end us before we have saved
-  ::signal(SIGXFSZ, SIG_IGN);  // a file size limit becomes a write error that is handled like a full disk
+  ::signal(SIGXFSZ, SIG_IGN);  // a file size limit becomes a write error
 }
 
 int stop_signal() { return requested.load(); }

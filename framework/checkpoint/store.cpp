@@ -70,7 +70,8 @@ void discard(const fs::path& folder) {
 
 }  // namespace
 
-Store::Store(const fs::path& run_folder, std::string run_id) : root_(run_folder / "ckpt"), run_id_(std::move(run_id)) {
+Store::Store(const fs::path& run_folder, std::string run_id, std::function<void()> may_commit)
+    : root_(run_folder / "ckpt"), run_id_(std::move(run_id)), may_commit_(std::move(may_commit)) {
   make_folders(root_);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(root_)) {
@@ -99,6 +100,7 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
       if (fs::file_size(temp / record.name) != record.bytes)
         throw Error(ExitCode::io, (temp / record.name).string() + ": has another size than was written");
     write_file_atomically(temp / kManifestName, manifest_text(manifest));  // syncs the folder after it
+    if (may_commit_) may_commit_();
     rename_new(temp, target);
     sync_folder(root_);  // the commit point
   } catch (...) {

@@ -7,6 +7,7 @@
 #include <trainer/sdk/tensor.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,9 @@ struct Loaded {
 
 class Store {
  public:
-  /// `run_id` marks what this run writes. Creates RUN/ckpt and removes what a crash left behind.
-  Store(const std::filesystem::path& run_folder, std::string run_id);
+  /// `run_id` marks what this run writes. Creates RUN/ckpt and removes what a crash left behind. `may_commit`, if any,
+  /// is called before a checkpoint gets its name and throws when it must not.
+  Store(const std::filesystem::path& run_folder, std::string run_id, std::function<void()> may_commit = {});
 
   /// Saves durably and returns the checkpoint's folder; one of the same step that is already there is kept. Throws
   /// Error: io (IO_NO_SPACE for a full disk; nothing is left behind and no checkpoint is lost), non_finite when a
@@ -50,6 +52,7 @@ class Store {
   [[nodiscard]] std::filesystem::path folder_of(int64_t step) const;
   std::filesystem::path root_;  // RUN/ckpt
   std::string run_id_;
+  std::function<void()> may_commit_;
   int attempts_ = 0;
 };
 

@@ -37,13 +37,6 @@ bool skipped_file(const fs::path& file) {
   return stem.starts_with('.') || stem.ends_with("-masklabel") || stem.ends_with("-condlabel");
 }
 
-/// Whether `file`, all links followed, lies in `root` (canonical).
-bool inside(const fs::path& file, const fs::path& root) {
-  std::error_code error;
-  const fs::path real = fs::canonical(file, error);
-  return !error && std::mismatch(root.begin(), root.end(), real.begin(), real.end()).first == root.end();
-}
-
 class Lister {
  public:
   Lister(const recipe::Data& source, std::size_t number, Problems& problems, std::vector<std::string>& notes)
@@ -152,7 +145,7 @@ class Lister {
   }
 
   void add_with_sidecar(const fs::path& file) {
-    if (!inside(file, root_)) return ++pictures_, problem(file, "is a link to nothing or out of the data folder");
+    if (!lies_in(file, root_)) return ++pictures_, problem(file, "is a link to nothing or out of the data folder");
     std::string missing = "no caption:";
     if (!source_.caption.empty()) return add(file, std::nullopt, "", "");
     for (const std::string& extension : source_.captions) {
@@ -160,7 +153,7 @@ class Lister {
       missing += (missing.ends_with(':') ? " " : " or ") + sidecar.filename().string();
       std::error_code error;
       if (!fs::exists(fs::symlink_status(sidecar, error))) continue;
-      if (!inside(sidecar, root_)) {
+      if (!lies_in(sidecar, root_)) {
         return ++pictures_,
                problem(file, "caption " + sidecar.string() + " is a link to nothing or out of the data folder");
       }
@@ -188,7 +181,7 @@ class Lister {
       fs::path file = home / row.image;
       if (!fs::exists(file, error)) file = fs::path(source_.folder) / row.image;
       const bool there = fs::exists(file, error);
-      if (there && (inside(file, home_root) || inside(file, root_))) {
+      if (there && (lies_in(file, home_root) || lies_in(file, root_))) {
         add(file, row.caption, "in " + line.string(), "no caption in " + line.string());
       } else {
         ++pictures_;
@@ -209,6 +202,12 @@ class Lister {
 };
 
 }  // namespace
+
+bool lies_in(const fs::path& file, const fs::path& root) {
+  std::error_code error;
+  const fs::path real = fs::canonical(file, error);
+  return !error && std::mismatch(root.begin(), root.end(), real.begin(), real.end()).first == root.end();
+}
 
 std::vector<Found> list_source(const recipe::Data& source, std::size_t number, Problems& problems,
                                std::vector<std::string>& notes) {

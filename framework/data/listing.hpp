@@ -28,6 +28,9 @@ struct Found {
   std::size_t source = 0;
 };
 
+/// Whether `file`, all links followed, lies in `root`, which is canonical.
+bool lies_in(const std::filesystem::path& file, const std::filesystem::path& root);
+
 /// Pictures of a section whose caption is in order, sorted; the others and what looks like a picture but is not read
 /// go to `problems`. `number` is the section's index. Throws Error (not_found, io).
 std::vector<Found> list_source(const recipe::Data& source, std::size_t number, Problems& problems,

@@ -1,6 +1,7 @@
 #include <base/files.hpp>
 #include <base/hash.hpp>
 #include <data/caption.hpp>
+#include <data/listing.hpp>
 #include <data/source.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -44,8 +45,10 @@ Dataset scan_texts(std::span<const recipe::Data> sources) {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const std::vector<fs::path> files = text_files(sources[i]);
     if (files.empty()) problems += "data folder " + sources[i].folder + ": no text (see data.captions)\n";
+    const fs::path root = fs::canonical(sources[i].folder);
     for (const fs::path& file : files) {
       try {
+        if (!lies_in(file, root)) throw Error(ExitCode::bad_input, "is a link out of the data folder");
         const std::string text = clean_caption(read_file(file, kMaxCaptionBytes + 3, "text"));
         if (text.empty()) throw Error(ExitCode::bad_input, "is empty");
         Sample sample;

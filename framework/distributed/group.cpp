@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <base/device_error.hpp>
 #include <base/hash.hpp>
 #include <distributed/buckets.hpp>
 #include <distributed/exchange.hpp>
@@ -134,6 +135,9 @@ void Group::together(const std::function<void()>& work) {
     fail(Error(ExitCode::out_of_memory, error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
     fail(Error(ExitCode::out_of_memory, "the machine is out of memory"));
+  } catch (const c10::AcceleratorError& error) {
+    const ExitCode code = exit_code_of_device_error(error.get_error_code());
+    fail(Error(code, error.what_without_backtrace() + std::string(advice_for(code))));
   } catch (const c10::Error& error) {
     fail(Error(ExitCode::failed, error.what_without_backtrace()));
   } catch (const std::exception& error) {

@@ -21,7 +21,9 @@ Error io_error(const std::string& doing, const std::filesystem::path& file) {
 
 AppendFile::AppendFile(std::filesystem::path file, Mode mode)
     : path_(std::move(file)),
-      fd_(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | (mode == Mode::create_new ? O_EXCL : 0),
+      // O_NONBLOCK: opening a FIFO must not wait for a reader.
+      fd_(::open(path_.c_str(),
+                 O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | (mode == Mode::create_new ? O_EXCL : 0),
                  0666)) {
   if (fd_ < 0) throw io_error("open", path_);
 }
@@ -29,12 +31,17 @@ AppendFile::AppendFile(std::filesystem::path file, Mode mode)
 AppendFile::~AppendFile() { ::close(fd_); }
 
 void AppendFile::append(std::string_view record) {
+  const off_t before = ::lseek(fd_, 0, SEEK_END);
   while (!record.empty()) {
     const ssize_t count = ::write(fd_, record.data(), record.size());
-    if (count >= 0)
+    if (count >= 0) {
       record.remove_prefix(static_cast<std::size_t>(count));
-    else if (errno != EINTR)
-      throw io_error("write", path_);
+    } else if (errno != EINTR) {
+      const Error error = io_error("write", path_);
+      // Half a record would spoil the next one, too.
+      if (before >= 0 && ::ftruncate(fd_, before) != 0) throw error.context("half a record is left");
+      throw error;
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 /// @file A file that grows by whole records: each is one write(2), so a killed run leaves at most one partial record
-/// at the end (internal to metrics).
+/// at the end, and a full disk none (internal to metrics).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
   ~AppendFile();
-  /// Throws Error (io).
+  /// Throws Error (io); the file is then as before.
   void append(std::string_view record);
   void truncate(uint64_t size);
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

@@ -13,6 +13,8 @@ void rethrow_as_plugin_error(const std::string& plugin, const std::string& phase
     throw;  // a message for the user with its own exit code: damaged weights, a wrong option
   } catch (const c10::OutOfMemoryError&) {
     throw;  // handled where memory is planned
+  } catch (const c10::AcceleratorError&) {
+    throw;  // the device's fault, with an exit code of its own
   } catch (const c10::Error& error) {
     throw PluginError(plugin, phase, error.what_without_backtrace());
   } catch (const std::exception& error) {

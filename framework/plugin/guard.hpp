@@ -8,7 +8,8 @@
 namespace trainer::plugin {
 
 /// Turns the exception in flight into a PluginError. An Error (a message for the user with an exit code of its own,
-/// e.g. about damaged weights) and an out-of-memory error pass unchanged. Only for use inside a catch block.
+/// e.g. about damaged weights), an out-of-memory error and one of a device pass unchanged. Only for use inside a catch
+/// block.
 [[noreturn]] void rethrow_as_plugin_error(const std::string& plugin, const std::string& phase);
 
 /// Runs one call into a plugin.

@@ -40,6 +40,17 @@ const std::vector<Field<Checkpoint>>& checkpoint_fields() {
            .unit = "seconds",
            .help = "How long the save after the last step, or after a signal, waits for room on a full disk before the "
                    "run gives up. A save on the way does not wait: training goes on."}),
+      field(&Checkpoint::fallback,
+            {.key = "fallback",
+             .type = kPath,
+             .fallback_text = "none",
+             .help = "Folder, best on another disk, for the checkpoints that run.output takes no more because it is "
+                     "full or fails. The run goes on from there like from its own folder.",
+             .from_working_folder = true}),
+      field(&Checkpoint::reserve,
+            {.key = "reserve",
+             .help = "Keep room on the disk for the last save (reserve.bin in run.output, twice the size of a "
+                     "checkpoint's tensors); it is used when the disk is full at the end."}),
   };
   return fields;
 }

@@ -2,6 +2,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 #include <train/engine.h>
+#include <base/device_error.hpp>
 #include <base/log.hpp>
 #include <data/image.hpp>
 #include <planner/byte_counter.hpp>
@@ -60,6 +61,9 @@ extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const 
                   short_text(error) +
                       "\n  Less memory: memory.strategies = [\"full_checkpointing\"], a smaller "
                       "train.micro_batch_size or resolution.");
+  } catch (const c10::AcceleratorError& error) {
+    const ExitCode code = exit_code_of_device_error(error.get_error_code());
+    return report(code, short_text(error) + advice_for(code));
   } catch (const c10::Error& error) {
     return report(ExitCode::failed, short_text(error));
   } catch (const std::bad_alloc&) {

@@ -1,7 +1,10 @@
+#include <base/log.hpp>
 #include <train/record.hpp>
+#include <trainer/sdk/error.hpp>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace trainer::train {
 
@@ -27,7 +30,19 @@ void Record::step(const StepReport& report, const PhaseBytes& phases) {
   shown.seconds_left = throughput_.seconds_left(recipe_.run.steps - report.step);
   shown.memory = metrics::memory_use().resident;
   console_.step(shown);
-  if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0) write(report, phases, shown.memory);
+  if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0) try_to_write(report, phases, shown.memory);
+}
+
+void Record::try_to_write(const StepReport& report, const PhaseBytes& phases, int64_t memory) {
+  try {
+    write(report, phases, memory);
+    warned_ = false;
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::io) throw;
+    if (std::exchange(warned_, true)) return;
+    console_.clear();
+    log_warning("step " + std::to_string(report.step) + " is not in the log, training goes on: " + error.what());
+  }
 }
 
 void Record::write(const StepReport& report, const PhaseBytes& phases, int64_t memory) {

@@ -33,6 +33,8 @@ class Record {
   [[nodiscard]] bool on_tensorboard() const { return tensorboard_.has_value(); }
 
  private:
+  /// A disk that takes no row costs that row, not the run.
+  void try_to_write(const StepReport& report, const PhaseBytes& phases, int64_t memory);
   void write(const StepReport& report, const PhaseBytes& phases, int64_t memory);
 
   const recipe::Recipe& recipe_;
@@ -42,6 +44,7 @@ class Record {
   std::optional<metrics::LogFile> log_;
   std::optional<metrics::TensorBoardFile> tensorboard_;
   double first_loss_ = 0;
+  bool warned_ = false;  ///< of rows that are not written now
 };
 
 }  // namespace trainer::train

@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 #include <base/files.hpp>
@@ -12,6 +13,7 @@
 #include <train/artifacts/export.hpp>
 #include <train/artifacts/proof.hpp>
 #include <train/artifacts/same_run.hpp>
+#include <train/assembly/device.hpp>
 #include <train/planning/recipe_budget.hpp>
 #include <train/run.hpp>
 #include <weights/model_files.hpp>
@@ -68,8 +70,11 @@ Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
   if (ranks_.writer()) {
     lock_.emplace(folder_);
     run_id_ = run_id_of(folder_);
-    store_.emplace(folder_, run_id_);
+    places_.emplace(folder_, run_id_,
+                    checkpoint::PlacesOptions{recipe_.checkpoint.fallback, recipe_.checkpoint.reserve,
+                                              [this] { lock_->require_mine(); }});
     check_resume();
+    require_recipe_of_folder();
   }
   checkpoint::catch_stop_signals();
   if (recipe_.train.threads > 0) at::set_num_threads(static_cast<int>(recipe_.train.threads));
@@ -88,7 +93,7 @@ void Run::agree() {
 
 void Run::check_resume() const {
   const std::string& resume = request_.resume;
-  const bool used = !store_->steps().empty();
+  const bool used = !places_->steps().empty();
   if (resume == "never" && used)
     throw Error(ExitCode::locked, folder_.string() +
                                       ": holds checkpoints of an earlier run; --resume never needs a "
@@ -101,7 +106,15 @@ void Run::check_resume() const {
         "--resume " + resume + ": no such checkpoint folder; give auto, never, required or a checkpoint folder");
 }
 
+void Run::require_recipe_of_folder() const {
+  if (request_.resume == "never" || names_checkpoint(request_.resume)) return;
+  if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder_))
+    require_same_recipe(parse_recipe(before->recipe, assembly_.loader().found()), recipe_, folder_, before->what);
+}
+
 void Run::prepare() {
+  // What does not fit together is told before hours of encoding. With a budget the plan decides what fits.
+  if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_, ranks_); });
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model");
@@ -128,6 +141,8 @@ void Run::begin_record() {
   note_attestation();
   write_file_atomically(folder_ / "recipe.toml", recipe::to_toml(recipe_));
   record_.open(folder_, steps_done());
+  if (steps_done() < recipe_.run.steps)
+    places_->reserve_for(state(), [this](const std::string& problem) { warn(problem); });
 }
 
 void Run::plan_memory() {
@@ -145,7 +160,7 @@ std::string Run::plan_text() {
   // Planned anew for the budget, the devices and the number of ranks of now: how a block is run changes no result. What
   // packs the weights does, and stays.
   std::string format;
-  if (const fs::path file = from / kPlanFile; (named || !store_->steps().empty()) && fs::exists(file))
+  if (const fs::path file = from / kPlanFile; (named || !places_->steps().empty()) && fs::exists(file))
     format = parse_plan(read_file(file, 1 << 24, "plan"), file.string()).format;
   const BatchShape batch = batch_shape(*prepared_.batches, prepared_.largest, prepared_.samples.factor);
   const std::string text = to_json(plan_budget(assembly_, batch, format));
@@ -195,7 +210,7 @@ std::optional<checkpoint::Loaded> Run::find_checkpoint() {
     if (names_checkpoint(request_.resume))
       found = checkpoint::load(request_.resume);
     else if (request_.resume != "never")
-      found = store_->newest(notes);
+      found = places_->newest(notes);
     for (const std::string& note : notes) log_warning(note);
     if (found) require_same(*found);
   }
@@ -206,14 +221,14 @@ std::optional<checkpoint::Loaded> Run::find_checkpoint() {
 
 void Run::require_same(const checkpoint::Loaded& found) const {
   const Progress saved = read_progress(found);
-  if (names_checkpoint(request_.resume) && !store_->steps().empty() && store_->steps().back() > saved.step)
+  if (names_checkpoint(request_.resume) && !places_->steps().empty() && places_->steps().back() > saved.step)
     throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of later steps than " + request_.resume +
                                       "; choose another run.output, so that they are not lost");
-  const TemporaryFile file(folder_ / ".checkpoint-recipe.toml", saved.recipe);
-  require_same_recipe(
-      recipe::load(file.path().string(), {}, plugin::schemas(assembly_.loader().found()), {.paths_must_exist = false}),
-      recipe_, folder_);
+  require_same_recipe(parse_recipe(saved.recipe, assembly_.loader().found()), recipe_, folder_,
+                      checkpoint::kTheCheckpoint);
   require_same_content(found, fingerprints(), recipe_);
+  if (const std::string changed = inexact_because(found, fingerprints()); !changed.empty())
+    log_warning("the run goes on, but perhaps not to the last bit as it would have without a stop:" + changed);
 }
 
 void Run::resume() {
@@ -253,6 +268,8 @@ std::map<std::string, std::string> Run::fingerprints() const {
   std::map<std::string, std::string> all{{"trainer", TRAINER_VERSION},
                                          {"torch", TORCH_VERSION},
                                          {"threads", std::to_string(at::get_num_threads())},
+                                         {"processor", at::get_cpu_capability()},
+                                         {"devices", types_of(assembly_.devices())},
                                          {"data", prepared_.data_identity},
                                          {"encoders", prepared_.encoders_identity},
                                          {"formats", loaded_.memory.format_name()},
@@ -373,27 +390,37 @@ void Run::draw_samples(const std::string& title) {
   }
 }
 
-void Run::save_checkpoint(Save when) {
-  if (!ranks_.writer()) return;
-  const distributed::LongWork work(ranks_, "saving");
+checkpoint::Content Run::state() {
   Progress progress;
   progress.step = steps_done();
   progress.threads = at::get_num_threads();
   progress.loss = record_.loss();
   progress.recipe = recipe::to_toml(recipe_);
+  return capture(live(), progress);
+}
+
+void Run::save_checkpoint(Save when) {
+  if (!ranks_.writer()) return;
+  const distributed::LongWork work(ranks_, "saving");
   const auto note = [this](const std::string& problem) {
     warn("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
   };
   checkpoint::Patience patience;
-  if (when == Save::at_the_end) patience.room = std::chrono::seconds(recipe_.checkpoint.final_save_wait);
-  checkpoint::save_patiently(
-      [&] {
-        last_checkpoint_ = phases_.during(
-            "save", device(), [&] { return store_->save(progress.step, capture(live(), progress), fingerprints()); });
-      },
-      patience, note);
+  patience.room = std::chrono::seconds(recipe_.checkpoint.final_save_wait);
   try {
-    store_->rotate(recipe_.checkpoint.keep);
+    last_checkpoint_ = phases_.during("save", device(), [&] {
+      return places_->save(
+          steps_done(), [this] { return state(); }, fingerprints(), when == Save::at_the_end, patience, note);
+    });
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::io || when == Save::on_the_way || last_checkpoint_.empty()) throw;
+    throw Error(ExitCode::io,
+                std::string(error.what()) + "\n  The newest checkpoint is " + last_checkpoint_.string() +
+                    "; the same command goes on from there.",
+                error.code());
+  }
+  try {
+    places_->rotate(recipe_.checkpoint.keep);
   } catch (const Error& error) {  // too many checkpoints are no reason to end a run
     warn(std::string("older checkpoints stay: ") + error.what());
   }
@@ -419,6 +446,7 @@ void Run::export_weights() {
 void Run::finish() {
   save_checkpoint(Save::at_the_end);
   if (!ranks_.writer()) return;
+  places_->release_reserve();  // room for the export, too
   if (attempts_) attempts_->ended_well();
   // The same command again after the last step makes only what is missing.
   const bool trained = steps_done() > first_step_;

@@ -4,8 +4,8 @@
 
 #include <base/log.hpp>
 #include <checkpoint/attempts.hpp>
+#include <checkpoint/places.hpp>
 #include <checkpoint/run_lock.hpp>
-#include <checkpoint/store.hpp>
 #include <distributed/group.hpp>
 #include <train/artifacts/train_state.hpp>
 #include <train/assembly/assemble.hpp>
@@ -38,6 +38,8 @@ class Run {
  private:
   /// Whether the folder allows what --resume asks, before anything expensive. Throws Error (locked, not_found).
   void check_resume() const;
+  /// Throws Error (bad_recipe) when another recipe made what is in the folder.
+  void require_recipe_of_folder() const;
   /// All ranks see one run folder, recipe, data set and encoders. Throws Error naming the rank that does not.
   void agree();
   /// With memory.budget: plans, or takes the plan that the run to go on from was trained with.
@@ -71,6 +73,8 @@ class Run {
   /// What the user is told at the end.
   void print_results() const;
   [[nodiscard]] Live live();
+  /// The state now, as it is saved.
+  [[nodiscard]] checkpoint::Content state();
   [[nodiscard]] int64_t steps_done() const;
   [[nodiscard]] at::Device device() const;  ///< of the model
 
@@ -81,7 +85,7 @@ class Run {
   std::filesystem::path folder_;
   std::optional<checkpoint::RunLock> lock_;  ///< of the writer
   std::string run_id_;
-  std::optional<checkpoint::Store> store_;  ///< of the writer
+  std::optional<checkpoint::Places> places_;  ///< of the writer
   metrics::Console console_;
 
   Prepared prepared_;

@@ -1,11 +1,13 @@
 """Every mistake a user can make before training: one clear message, the right exit code, no stack trace."""
 
+import fcntl
 import json
+import os
 import unittest
 
 from program import Case, QUICKSTART, SMALL, MODEL, read_header, settings, write_safetensors
 
-USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, BAD_RECIPE = 2, 65, 66, 69, 78
+USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, LOCKED, BAD_RECIPE = 2, 65, 66, 69, 77, 78
 
 
 class CommandLine(Case):
@@ -249,7 +251,8 @@ class Data(Case):
         folder, names = self.pictures("data")
         path = folder / names[0]
         path.write_bytes(path.read_bytes()[: -path.stat().st_size // 3])
-        self.expect_data(BAD_INPUT, names[0], folder, ("check", "run"))
+        result = self.expect_data(BAD_INPUT, names[0], folder, ("check", "run"))
+        self.assertNotIn("captions", result.err, "told before anything is encoded")
 
     def test_text_called_png(self):
         folder, _ = self.pictures("data")
@@ -330,6 +333,23 @@ class Check(Case):
         self.assertTrue(report["ok"])
         self.assertEqual(report["errors"], [])
         self.assertFalse((self.folder / "run").exists(), "check writes nothing")
+
+
+    def test_run_folder_and_disk(self):
+        run = self.folder / "run"
+        arguments = ["check", SMALL, *settings(run__output=run)]
+        self.expect(0, [f"{run}, a new run", "free for", "checkpoints 700 kB, results 233 kB, cache "], *arguments)
+        (run / "ckpt/step-0000000250").mkdir(parents=True)
+        self.expect(0, ["goes on after step 250"], *arguments)
+        with open(run / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write("pid 1 on here since now\n")
+            lock.flush()
+            self.expect(LOCKED, ["another run is writing here (pid 1 on here since now)"], *arguments)
+        if os.geteuid() != 0:
+            (run / "ckpt").rmdir()
+            run.chmod(0o500)
+            self.expect(LOCKED, ["no permission"], *arguments)
 
 
 class Devices(Case):

@@ -79,7 +79,31 @@ class Export(LoraCase):
                     self.folder / "more.safetensors")  # fmt: skip
 
 
+    def test_other_adapters_are_refused_before_anything_is_encoded(self):
+        shapes = {"transformer.transformer_blocks.0.attn.to_q.lokr_w1": [4], "transformer.x_embedder.lokr_w2": [4]}
+        header, data = {}, b""
+        for name, shape in shapes.items():
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 16]}
+            data += bytes(16)
+        other = self.folder / "lokr.safetensors"
+        write_safetensors(other, header, data)
+        arguments = ["sample", QUICKSTART, "--prompt", "a fox", "--lora", other]
+        result = self.expect(BAD_INPUT, ["LoKr", "only LoRA is read", "sample.prompts"], *arguments,
+                             *settings(cache__folder=self.folder / "cache"))  # fmt: skip
+        self.assertNotIn("captions", result.err)
+        self.assertFalse((self.folder / "cache").exists())
+
+
 class StartFrom(LoraCase):
+    def test_a_file_that_does_not_fit_is_told_before_anything_is_encoded(self):
+        lora = self.trained()
+        header, data = read_header(lora)
+        odd = {name.replace("attn.to_q.", "attn.to_qq."): entry for name, entry in header.items()}
+        write_safetensors(self.folder / "odd.safetensors", odd, data)
+        result = self.start_from(self.folder / "odd.safetensors", self.folder / "run", code=BAD_INPUT,
+                                 texts="attn.to_qq", cache__folder=self.folder / "cache")  # fmt: skip
+        self.assertNotIn("captions", result.err)
+
     def recipe(self):
         """small.toml without rank and alpha, so that the file's are taken."""
         base, recipe = self.folder / "base.toml", self.folder / "small.toml"

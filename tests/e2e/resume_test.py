@@ -29,7 +29,8 @@ class Interrupted(InterruptedCase):
     def test_signal_while_encoding(self):
         run = self.folder / "run"
         process = self.start(*self.arguments(run, cache__folder=self.folder / "cache"))
-        self.assertIn("captions", process.stderr.readline())
+        while "captions" not in process.stderr.readline():
+            self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
         self.assertEqual(process.returncode, PREEMPTED, err)
@@ -144,6 +145,30 @@ class Changed(RunCase):
         )
         self.assertNotIn("run.steps", result.err)
         self.assertNotIn("run.seed", result.err)
+
+    def test_another_recipe_is_refused_before_anything_is_encoded(self):
+        """The log and the results of a run are nobody else's, also when its checkpoints are gone."""
+        shutil.rmtree(self.run_folder / "ckpt")
+        log = (self.run_folder / "log.jsonl").read_bytes()
+        more = {"optimizer__lr": 5e-4, "cache__folder": self.folder / "new-cache"}
+        texts = ["the log and the results", "optimizer.lr: then 0.001, recipe 5e-4", "--resume never"]
+        result = self.again(BAD_RECIPE, texts, **more)
+        self.assertNotIn("captions", result.err)
+        self.assertEqual((self.run_folder / "log.jsonl").read_bytes(), log)
+        arguments = ["check", *self.arguments(self.run_folder, **{**self.base, **more})[1:]]
+        self.expect(BAD_RECIPE, texts[:2], *arguments)
+        self.again(0, "", options=["--resume", "never"], **more)
+        self.assertEqual(len(log_lines(self.run_folder)), 2)
+
+    def test_a_checkpoint_of_another_recipe_is_refused_before_anything_is_encoded(self):
+        result = self.again(BAD_RECIPE, "optimizer.lr", optimizer__lr=5e-4, cache__folder=self.folder / "new-cache")
+        self.assertNotIn("captions", result.err)
+
+    def test_another_processor_is_told(self):
+        """What LibTorch computes with other instructions may differ in the last bit."""
+        arguments = self.arguments(self.run_folder, **{**self.base, "run__steps": 4})
+        texts = ["not to the last bit", "processor: checkpoint ", ", now DEFAULT", "going on after step 2"]
+        self.expect(0, texts, *arguments, env={"ATEN_CPU_CAPABILITY": "default"})
 
     def test_longer_with_a_schedule(self):
         run = self.folder / "other"

@@ -34,7 +34,7 @@ void predict(const std::string& model, const std::string& lora, const std::strin
   loaded.model = std::make_unique<flux2::Flux2Model>(ModelContext{options, *loaded.source, config, builder});
   loaded.inventory = builder.inventory();
   loaded.lora_family = flux2::lora_family();
-  if (lora != "none") train::apply_lora(loaded, lora);
+  if (lora != "none") train::apply_lora(loaded, train::lora_for(loaded, lora));
   const weights::TensorFile file(inputs, {weights::Profile::strict, weights::ReadMode::copy});
   NamedTensors tensors;
   for (const std::string& name : file.names()) tensors[name] = file.read(name);

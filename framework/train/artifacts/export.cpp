@@ -77,11 +77,15 @@ std::filesystem::path export_trained(const LoadedModel& loaded, const std::files
   return file;
 }
 
-void apply_lora(LoadedModel& loaded, const std::filesystem::path& path) {
-  const adapter::LoraFile lora = adapter::read_lora(path, loaded.lora_family);
-  adapter::check_layers(path.string(), lora.layers, loaded.inventory.linears);
+std::vector<LoraLayer> lora_for(const LoadedModel& outline, const std::filesystem::path& path) {
+  adapter::LoraFile lora = adapter::read_lora(path, outline.lora_family);
+  adapter::check_layers(path.string(), lora.layers, outline.inventory.linears);
+  return std::move(lora.layers);
+}
+
+void apply_lora(LoadedModel& loaded, const std::vector<LoraLayer>& lora) {
   std::map<std::string_view, const LoraLayer*> layers;
-  for (const LoraLayer& layer : lora.layers) layers.emplace(layer.layer, &layer);
+  for (const LoraLayer& layer : lora) layers.emplace(layer.layer, &layer);
   for (const Linear& linear : loaded.inventory.linears)
     if (const auto it = layers.find(linear.name()); it != layers.end())
       linear.state().adapter = adapter::frozen_lora(*it->second, loaded.devices.of(linear.name()));

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace trainer::train {
 
@@ -14,8 +15,11 @@ namespace trainer::train {
 /// non_finite (nothing is written), io.
 std::filesystem::path export_trained(const LoadedModel& loaded, const std::filesystem::path& file, int64_t step);
 
-/// Puts a LoRA of any format of the family onto a model loaded for sampling. Throws Error (bad_input), see read_lora
-/// and check_layers.
-void apply_lora(LoadedModel& loaded, const std::filesystem::path& file);
+/// A LoRA of any format of the model's family, for a model of which the outline is enough. Throws Error (bad_input),
+/// see read_lora and check_layers.
+std::vector<LoraLayer> lora_for(const LoadedModel& outline, const std::filesystem::path& file);
+
+/// Puts a LoRA onto a model loaded for sampling.
+void apply_lora(LoadedModel& loaded, const std::vector<LoraLayer>& lora);
 
 }  // namespace trainer::train

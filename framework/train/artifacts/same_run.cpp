@@ -4,10 +4,17 @@
 #include <recipe/load.hpp>
 #include <train/artifacts/same_run.hpp>
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <random>
+#include <string_view>
 #include <utility>
 
 namespace trainer::train {
@@ -22,6 +29,30 @@ std::string new_run_id() {
   std::snprintf(text.data(), text.size(), "%08x%08x", device(), device());
   return text.data();
 }
+
+/// A file that is gone when its user is, also when that throws. Not in the run's folder, which may be full.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string_view content) {
+    std::string pattern = (fs::temp_directory_path() / "trainer-recipe-XXXXXX.toml").string();
+    constexpr int kSuffix = 5;
+    const int fd = ::mkstemps(pattern.data(), kSuffix);
+    if (fd < 0) throw Error(ExitCode::io, "cannot create " + pattern + ": " + std::strerror(errno));
+    ::close(fd);
+    path_ = pattern;
+    std::ofstream(path_, std::ios::binary) << content;
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
 
 /// Keys that may differ between a checkpoint and the recipe that goes on from it: they do not change what is trained.
 /// Paths neither: what lies there is compared by content.
@@ -46,22 +77,9 @@ bool harmless(const std::string& key) {
 
 }  // namespace
 
-TemporaryFile::TemporaryFile(fs::path path, std::string_view content) : path_(std::move(path)) {
-  write_file_atomically(path_, content);
-}
-
-TemporaryFile::~TemporaryFile() {
-  std::error_code ignored;
-  fs::remove(path_, ignored);
-}
-
 std::string run_id_of(const fs::path& folder) {
+  if (const std::optional<std::string> id = checkpoint::stored_run_id(folder)) return *id;
   const fs::path file = folder / "run.json";
-  if (fs::exists(file)) {
-    const auto json = nlohmann::json::parse(read_file(file, 1 << 20, "run.json"), nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.contains("run_id") && json["run_id"].is_string()) return json["run_id"];
-    throw Error(ExitCode::bad_input, file.string() + ": damaged; delete this file to let the run go on with a new id");
-  }
   const std::string id = new_run_id();
   write_file_atomically(
       file,
@@ -69,16 +87,40 @@ std::string run_id_of(const fs::path& folder) {
   return id;
 }
 
-void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const fs::path& folder) {
+void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const fs::path& folder,
+                         const std::string& what) {
   std::string changed;
+  const std::string there = what == checkpoint::kTheCheckpoint ? "checkpoint" : "then";
   for (const auto& [key, first, second] : recipe::differences(before, now)) {
     const bool longer = key == "run.steps" && now.optimizer.schedule == "constant";
-    if (!harmless(key) && !longer) changed += "\n  " + key + ": checkpoint " + first + ", recipe " + second;
+    if (!harmless(key) && !longer) changed += "\n  " + key + ": " + there + " " + first + ", recipe " + second;
   }
   if (!changed.empty())
-    throw Error(ExitCode::bad_recipe,
-                "the recipe differs from the one that made the checkpoint in " + folder.string() + ":" + changed +
-                    "\n  Set these keys back to go on exactly, or choose another run.output to start anew.");
+    throw Error(
+        ExitCode::bad_recipe,
+        "the recipe differs from the one that made " + what + " in " + folder.string() + ":" + changed +
+            "\n  Set these keys back" + (what == checkpoint::kTheCheckpoint ? " to go on exactly" : "") +
+            ", or choose another run.output to start anew" +
+            (what == checkpoint::kTheCheckpoint ? "." : " (--resume never starts anew here: it cuts the log off)."));
+}
+
+recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found) {
+  const TemporaryFile file(text);
+  return recipe::load(file.path().string(), {}, plugin::schemas(found), {.paths_must_exist = false});
+}
+
+std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints) {
+  static constexpr std::array<std::pair<const char*, const char*>, 4> kSoft{{{"trainer", "version of the program"},
+                                                                             {"torch", "LibTorch"},
+                                                                             {"processor", "processor"},
+                                                                             {"devices", "devices"}}};
+  std::string text;
+  for (const auto& [key, name] : kSoft) {
+    const auto then = saved.manifest.fingerprints.find(key), now = fingerprints.find(key);
+    if (then == saved.manifest.fingerprints.end() || now == fingerprints.end() || then->second == now->second) continue;
+    text += std::string("\n  ") + name + ": checkpoint " + then->second + ", now " + now->second;
+  }
+  return text;
 }
 
 void require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 namespace trainer::train {
 
@@ -110,6 +111,14 @@ std::vector<at::Device> devices_of_process(std::vector<at::Device> devices, std:
     device.set_index(static_cast<at::DeviceIndex>(index));
   }
   return devices;
+}
+
+std::string types_of(const std::vector<at::Device>& devices) {
+  std::set<std::string> types;
+  for (const at::Device device : devices) types.insert(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+  std::string text;
+  for (const std::string& type : types) text += (text.empty() ? "" : ", ") + type;
+  return text;
 }
 
 }  // namespace trainer::train

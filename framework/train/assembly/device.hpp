@@ -32,4 +32,7 @@ void open_devices(std::span<const at::Device> devices, const Request& request);
 std::vector<at::Device> devices_of_process(std::vector<at::Device> devices, std::size_t each,
                                            const distributed::Place& place);
 
+/// "cpu", or "cuda": of which kinds the devices are.
+std::string types_of(const std::vector<at::Device>& devices);
+
 }  // namespace trainer::train

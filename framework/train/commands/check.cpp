@@ -1,9 +1,12 @@
 /// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
 #include <c10/util/Exception.h>
-#include <base/units.hpp>
+#include <checkpoint/recovery.hpp>
+#include <checkpoint/run_lock.hpp>
 #include <data/source.hpp>
 #include <distributed/environment.hpp>
 #include <nlohmann/json.hpp>
+#include <train/artifacts/disk_need.hpp>
+#include <train/artifacts/same_run.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/cache_phase.hpp>
 #include <train/commands/commands.hpp>
@@ -22,10 +25,11 @@ using Json = nlohmann::ordered_json;
 /// Collects what was found: facts worth knowing and everything that would stop the run.
 class Findings {
  public:
-  /// Runs one part of the check; what it throws becomes a finding, and the next part runs all the same.
-  void part(const std::string& name, const std::function<std::string()>& check) {
+  /// Runs one part of the check; what it throws becomes a finding (false), and the next part runs all the same.
+  bool part(const std::string& name, const std::function<std::string()>& check) {
     try {
       facts_.emplace_back(name, check());
+      return true;
     } catch (const Error& error) {
       add_error(name, error.what(), error.exit_code());
     } catch (const c10::Error& error) {
@@ -33,6 +37,7 @@ class Findings {
     } catch (const std::exception& error) {
       add_error(name, error.what(), ExitCode::failed);
     }
+    return false;
   }
 
   int print(bool as_json) const {
@@ -62,8 +67,11 @@ class Findings {
   ExitCode exit_code_ = ExitCode::done;
 };
 
-std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request, data::Bucket& largest) {
-  if (!recipe.pictures()) return std::to_string(data::scan_texts(recipe.data).samples.size()) + " texts";
+std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request, data::Dataset& dataset) {
+  if (!recipe.pictures()) {
+    dataset = data::scan_texts(recipe.data);
+    return std::to_string(dataset.samples.size()) + " texts";
+  }
   metrics::Console console(console_options(request));
   data::ScanOptions options;
   options.multiple = multiple;
@@ -72,8 +80,7 @@ std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Req
     options.progress = [&](std::size_t done, std::size_t total) {
       console.phase(static_cast<int64_t>(done), static_cast<int64_t>(total), "pictures");
     };
-  const data::Dataset dataset = data::scan(recipe.data, options);
-  largest = largest_of(dataset);
+  dataset = data::scan(recipe.data, options);
   std::vector<std::string> sizes;
   for (const data::Sample& sample : dataset.samples)
     if (std::find(sizes.begin(), sizes.end(), sample.bucket.text()) == sizes.end())
@@ -120,11 +127,19 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
          " steps each";
 }
 
-std::string check_disk(const recipe::Recipe& recipe) {
-  std::filesystem::path folder = recipe.run.output;
-  while (!folder.empty() && !std::filesystem::exists(folder)) folder = folder.parent_path();
-  const auto space = std::filesystem::space(folder.empty() ? "." : folder);
-  return format_bytes(static_cast<double>(space.available)) + " free for " + recipe.run.output;
+/// What a run would do with the folder that is there.
+std::string check_run_folder(Assembly& assembly) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  const std::filesystem::path folder = recipe.run.output;
+  if (const auto holder = checkpoint::RunLock::holder(folder))
+    throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
+  if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder))
+    require_same_recipe(parse_recipe(before->recipe, assembly.loader().found()), recipe, folder, before->what);
+  std::error_code absent;
+  if (!std::filesystem::is_directory(folder / "ckpt", absent)) return folder.string() + ", a new run";
+  const std::vector<int64_t> steps = checkpoint::steps_in(folder / "ckpt");
+  return folder.string() +
+         (steps.empty() ? ", no checkpoint yet" : ", goes on after step " + std::to_string(steps.back()));
 }
 
 }  // namespace
@@ -134,8 +149,8 @@ int command_check(const Request& request) {
   const recipe::Recipe& recipe = assembly.recipe();
   Findings findings;
   int64_t factor = 16;
-  findings.part("model", [&] { return check_model(assembly); });
-  data::Bucket largest;
+  const bool model = findings.part("model", [&] { return check_model(assembly); });
+  data::Dataset dataset;
   if (recipe.pictures())
     findings.part("autoencoder", [&] {
       const auto autoencoder = assembly.autoencoder();
@@ -143,11 +158,16 @@ int command_check(const Request& request) {
       return autoencoder->describe();
     });
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
-  findings.part("data", [&] { return check_data(recipe, factor, request, largest); });
-  if (largest.width > 0 || !recipe.pictures())
-    findings.part("memory", [&] { return check_memory(assembly, foretold_shape(assembly, largest, factor)); });
+  findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
+  std::optional<BatchShape> shape;
+  if (!dataset.samples.empty())
+    findings.part("memory", [&] {
+      shape = foretold_shape(assembly, largest_of(dataset), factor);
+      return check_memory(assembly, shape);
+    });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
-  findings.part("disk", [&] { return check_disk(recipe); });
+  findings.part("run folder", [&] { return check_run_folder(assembly); });
+  findings.part("disk", [&] { return check_room(recipe, model ? disk_need(assembly, dataset, shape) : DiskNeed()); });
   return findings.print(request.json);
 }
 

@@ -4,7 +4,6 @@
 #include <train/cache_phase.hpp>
 #include <train/commands/commands.hpp>
 #include <train/samples.hpp>
-#include <weights/tensor_file.hpp>
 
 #include <cstdio>
 
@@ -20,11 +19,11 @@ int command_sample(const Request& request) {
       request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
-  if (!request.lora.empty())
-    weights::TensorFile(request.lora, {weights::Profile::compat});  // before captions are encoded
+  std::vector<LoraLayer> lora;  // read before captions are encoded: what is wrong with it is told at once
+  if (!request.lora.empty()) lora = lora_for(assembly.load_model(ModelUse::outline), request.lora);
   const SamplePlan plan = prepare_samples(assembly, prompts, console);
   LoadedModel loaded = assembly.load_model(ModelUse::sample);
-  if (!request.lora.empty()) apply_lora(loaded, request.lora);
+  if (!request.lora.empty()) apply_lora(loaded, lora);
   const Pictures pictures = draw(
       loaded, plan, [&] { return assembly.autoencoder(); },
       [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });

@@ -76,7 +76,7 @@ TEST_P(Portable, ProbesWithTheReferenceAdapter) {
 TEST_P(Portable, FileOfDiffusersLoadsBack) {
   for (const std::string kind : {"default", "all_linears"}) {
     train::LoadedModel loaded = load_transformer(GetParam());
-    train::apply_lora(loaded, reference_file(kind));
+    train::apply_lora(loaded, train::lora_for(loaded, reference_file(kind)));
     EXPECT_LE(
         measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
         1e-5);
@@ -87,7 +87,7 @@ TEST_P(Portable, FileOfDiffusersLoadsBack) {
 TEST_P(Portable, StartingFromAFileGivesItsPrediction) {
   for (const std::string kind : {"default", "all_linears"}) {
     train::LoadedModel applied = load_transformer(GetParam()), started = load_transformer(GetParam());
-    train::apply_lora(applied, reference_file(kind));
+    train::apply_lora(applied, train::lora_for(applied, reference_file(kind)));
     started.adapter = testing::lora({{"rank", {}}, {"alpha", {}}, {"init", {std::string("file")}}});
     started.adapter->start_from(adapter::read_lora(reference_file(kind), started.lora_family).layers);
     started.adapted = adapter::targeted(*started.adapter, *started.model, started.inventory.linears);

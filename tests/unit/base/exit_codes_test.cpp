@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <base/device_error.hpp>
 #include <base/files.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -30,6 +31,16 @@ TEST(ExitCodes, TheTableHasEveryCode) {
   const auto declared = pairs(header, std::regex(R"((\w+) = (\d+),)"), 2, 1);
   EXPECT_EQ(declared.size(), 16U);
   EXPECT_EQ(pairs(table, std::regex(R"(\n\| (\d+) \| `(\w+)`)"), 1, 2), declared);
+}
+
+TEST(ExitCodes, OfDeviceErrors) {
+  for (const int lost : {46, 214, 700, 719}) {
+    EXPECT_EQ(exit_code_of_device_error(lost), ExitCode::device_lost) << lost;
+    EXPECT_NE(std::string(advice_for(exit_code_of_device_error(lost))), "");
+  }
+  EXPECT_EQ(exit_code_of_device_error(2), ExitCode::out_of_memory);
+  EXPECT_EQ(exit_code_of_device_error(1), ExitCode::failed) << "an invalid value is a defect of ours";
+  EXPECT_STREQ(advice_for(ExitCode::failed), "");
 }
 
 }  // namespace

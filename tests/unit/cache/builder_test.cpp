@@ -59,7 +59,9 @@ TEST_F(CacheTest, OtherCaptionsAndProgress) {
   const Built result = built(prompts, options);
   EXPECT_EQ(counts(result), "0+1, 0+3");
   EXPECT_EQ(text_calls_, (std::vector<std::size_t>{2, 1}));
-  EXPECT_EQ(shown, "captions 0/3; captions 1/3; captions 2/3; captions 3/3; latents 0/1; latents 1/1; ");
+  EXPECT_EQ(
+      shown,
+      "pictures 0/1; pictures 1/1; captions 0/3; captions 1/3; captions 2/3; captions 3/3; latents 0/1; latents 1/1; ");
   EXPECT_EQ(store().load(kText, text_key(encoders_.text_encoder, "a prompt")).size(), 1U);
 }
 
@@ -124,21 +126,42 @@ TEST_F(CacheTest, PartsTogetherMakeEverythingOnce) {
   EXPECT_EQ(counts(built()), "9+0, 10+0");
 }
 
-TEST_F(CacheTest, EveryBadPictureIsNamedAndTheOthersAreCached) {
+TEST_F(CacheTest, EveryBadPictureIsNamedBeforeAnythingIsEncoded) {
   picture("a", 10, "x");
   picture("b", 20, "x");
   picture("c", 30, "x");
-  picture("d", 40, "x");
+  picture("d", 40, "x", 640, 480);
+  const auto cut = folder_ / "data/d.png";  // the header is whole, the pixels are not
+  std::filesystem::resize_file(cut, std::filesystem::file_size(cut) - 40);
   const data::Dataset scanned = dataset();
-  for (const char* name : {"b", "d"}) picture(name, 99, "x");
-  std::filesystem::remove(folder_ / "data/d.png");
-  EXPECT_EQ(message_of([&] { build(store(), scanned, {}, encoders_, {}); }, source_.folder + "/"),
-            "2 files cannot be used:\n  b.png: was changed while the dataset was read\n"
-            "  d.png: cannot open image d.png: No such file or directory\n"
+  picture("b", 99, "x");
+  std::filesystem::remove(folder_ / "data/c.png");
+  const std::string message = message_of([&] { build(store(), scanned, {}, encoders_, {}); }, source_.folder + "/");
+  EXPECT_TRUE(
+      message.starts_with("3 files cannot be used:\n  b.png: was changed while the dataset was read\n"
+                          "  c.png: cannot open image c.png: No such file or directory\n  d.png: damaged png"))
+      << message;
+  EXPECT_TRUE(message.ends_with("\nMend or remove what is named here.")) << message;
+  EXPECT_TRUE(text_calls_.empty());
+  EXPECT_TRUE(image_calls_.empty());
+  picture("b", 20, "x");
+  picture("c", 30, "x");
+  picture("d", 40, "x");
+  EXPECT_EQ(counts(built()), "0+4, 0+2");
+}
+
+TEST_F(CacheTest, APictureThatBreaksWhileOthersAreEncodedIsNamedAtTheEnd) {
+  picture("a", 10, "x");
+  picture("b", 20, "x");
+  BuildOptions options;
+  options.progress = [&](int64_t, int64_t, const std::string& what) {
+    if (what == "captions") std::filesystem::remove(folder_ / "data/b.png");
+  };
+  EXPECT_EQ(message_of([&] { built({}, options); }, source_.folder + "/"),
+            "1 file cannot be used:\n  b.png: cannot open image b.png: No such file or directory\n"
             "Mend or remove what is named here; the others are cached.");
   picture("b", 20, "x");
-  picture("d", 40, "x");
-  EXPECT_EQ(counts(built()), "2+2, 2+0");
+  EXPECT_EQ(counts(built()), "1+1, 2+0");
 }
 
 TEST_F(CacheTest, AnEncoderThatFailsIsNamed) {

@@ -45,7 +45,11 @@ TEST_F(TextsTest, AllThatIsWrongIsNamed) {
   folder_.write("a.txt", "caf\xe9");
   folder_.write("b.txt", " \n");
   folder_.write("c.txt", "good");
+  const TempFolder elsewhere;
+  elsewhere.write("secret", "not data");
+  std::filesystem::create_symlink(elsewhere.path() / "secret", folder_.path() / "d.txt");
   const std::string text = refusal();
+  EXPECT_NE(text.find("d.txt: is a link out of the data folder"), std::string::npos) << text;
   EXPECT_NE(text.find("a.txt: "), std::string::npos) << text;
   EXPECT_NE(text.find("b.txt: is empty"), std::string::npos) << text;
   EXPECT_EQ(text.find("c.txt"), std::string::npos) << text;

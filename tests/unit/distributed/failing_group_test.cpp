@@ -1,4 +1,5 @@
 /// @file Ranks that fail, go away or never come: the others end and say who it was.
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <support/groups.hpp>
 
@@ -36,6 +37,18 @@ TEST(FailingGroup, AnErrorStopsAllAndNamesTheFirst) {
     EXPECT_EQ(text.find("rank " + std::to_string(rank) + ": stopped, because rank 1 (host "), 0U) << text;
     EXPECT_NE(text.find("failed first: cat.png: damaged"), std::string::npos) << text;
   }
+}
+
+TEST(FailingGroup, ALostDeviceIsNamedAsOne) {
+  const auto problems = run_ranks(2, seconds(60), [](Group& group) {
+    if (group.rank() == 1) throw c10::AcceleratorError({}, 719, "CUDA error: unspecified launch failure");
+    group.barrier();
+  });
+  for (const auto& problem : problems) {
+    ASSERT_TRUE(problem);
+    EXPECT_EQ(code_of(problem), ExitCode::device_lost);
+  }
+  EXPECT_NE(message_of(problems[1]).find("the last checkpoint is good"), std::string::npos) << message_of(problems[1]);
 }
 
 TEST(FailingGroup, WorkBetweenCollectivesStopsToo) {

@@ -1,6 +1,11 @@
 #include <metrics/log_file.hpp>
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <base/files.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -57,6 +62,33 @@ TEST_F(LogFileTest, KeepsLinesItCannotRead) {
   EXPECT_EQ(kept_bytes("{\"step\":1", 5), 0U);
   EXPECT_EQ(kept_bytes("[1]\n{\"step\":\"9\"}\n", 1), 17U);
   EXPECT_EQ(kept_bytes("", 1), 0U);
+}
+
+/// A limit on file sizes stands for a disk that is full in the middle of a line.
+TEST_F(LogFileTest, ALineThatFindsNoRoomLeavesNothing) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    LogFile log(file_, 0);
+    log.write(1, {});
+    const rlimit limit{17, 17};  // a line and five bytes
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(2);
+    try {
+      log.write(2, {});
+      ::_exit(3);
+    } catch (const Error& error) {
+      ::_exit(error.exit_code() == ExitCode::io && content() == "{\"step\":1}\n" ? 0 : 4);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(LogFileTest, AFifoIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(file_.c_str(), 0600), 0);
+  EXPECT_THROW(LogFile(file_, 0), Error);
 }
 
 TEST(LogFile, AFolderThatIsNotThereIsAnError) {

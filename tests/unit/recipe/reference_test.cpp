@@ -82,7 +82,12 @@ TEST(Explain, ASectionAndAComponent) {
       "  every            Steps between checkpoints (exact resume) and exports; 0: only at the end\n"
       "  keep             How many of the newest checkpoints stay on disk; 0: all.\n"
       "  final_save_wait  How long the save after the last step, or after a signal, waits for room on a full disk "
-      "before the run gives up\n");
+      "before the run gives up\n"
+      "  fallback         Folder, best on another disk, for the checkpoints that run.output takes no more because it "
+      "is "
+      "full or fails\n"
+      "  reserve          Keep room on the disk for the last save (reserve.bin in run.output, twice the size of a "
+      "checkpoint's tensors); it is used when the disk is full at the end.\n");
   EXPECT_EQ(explain("placement", test_components()),
             "[placement]\n  Which devices hold which part of the model.\n  kind     Name of the plugin or built-in "
             "component.\n"

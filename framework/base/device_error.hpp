@@ -1,0 +1,15 @@
+/// @file What an error number of a device means for the run.
+#pragma once
+
+#include <trainer/sdk/error.hpp>
+
+namespace trainer {
+
+/// `number` as CUDA's cudaError_t has it (HIP uses the same for these): out_of_memory, device_lost for errors after
+/// which the process can do nothing more on the device, else failed.
+ExitCode exit_code_of_device_error(int number);
+
+/// What to do about a device_lost; empty for other codes.
+const char* advice_for(ExitCode code);
+
+}  // namespace trainer

@@ -1,0 +1,114 @@
+#include <checkpoint/places.hpp>
+
+#include <base/units.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace trainer::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Header, state, manifest and what the file system itself needs.
+constexpr uint64_t kSlack = uint64_t{1} << 20;
+
+bool is_of_the_disk(const Error& error) { return error.exit_code() == ExitCode::io; }
+
+}  // namespace
+
+Places::Places(const fs::path& run_folder, const std::string& run_id, PlacesOptions options)
+    : options_(std::move(options)),
+      run_id_(run_id),
+      own_(run_folder, run_id, options_.may_commit),
+      reserve_(run_folder) {
+  if (options_.fallback.empty()) return;
+  fallback_folder_ = options_.fallback / ("run-" + run_id);
+  if (fs::exists(fallback_folder_ / "ckpt")) fallback_.emplace(fallback_folder_, run_id_, options_.may_commit);
+}
+
+std::vector<int64_t> Places::steps() const {
+  std::vector<int64_t> all = own_.steps();
+  if (fallback_)
+    for (const int64_t step : fallback_->steps()) all.push_back(step);
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
+std::optional<Loaded> Places::newest_of_fallback(std::vector<std::string>& notes) {
+  if (!fallback_ || fallback_->steps().empty()) return {};
+  try {
+    return fallback_->newest(notes);
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::not_found) throw;
+    notes.emplace_back(error.what());
+    return {};
+  }
+}
+
+std::optional<Loaded> Places::newest(std::vector<std::string>& notes) {
+  std::optional<Loaded> elsewhere = newest_of_fallback(notes);
+  // Not even looked at when it cannot be the newer one: looking reads all of it.
+  const std::vector<int64_t> here = own_.steps();
+  if (elsewhere && (here.empty() || here.back() < elsewhere->manifest.step)) return elsewhere;
+  try {
+    std::optional<Loaded> found = own_.newest(notes);
+    return elsewhere && (!found || found->manifest.step < elsewhere->manifest.step) ? elsewhere : found;
+  } catch (const Error& error) {
+    if (!elsewhere || error.exit_code() != ExitCode::not_found) throw;
+    notes.emplace_back(error.what());
+    return elsewhere;
+  }
+}
+
+void Places::reserve_for(const Content& content, const Note& note) const {
+  if (!options_.reserve) return reserve_.release(), void();
+  uint64_t bytes = kSlack + content.state.size();
+  for (const auto& [name, tensor] : content.tensors) bytes += 2 * static_cast<uint64_t>(tensor.nbytes());
+  try {
+    reserve_.hold(bytes);
+  } catch (const Error& error) {
+    if (!is_of_the_disk(error)) throw;
+    note("no room is kept for the last save: " + std::string(error.what()));
+  }
+}
+
+fs::path Places::save(int64_t step, const std::function<Content()>& content,
+                      const std::map<std::string, std::string>& fingerprints, bool last, const Patience& patience,
+                      const Note& note) {
+  fs::path saved;
+  const auto save_in = [&](Store& store) { saved = store.save(step, content(), fingerprints); };
+  Patience here = patience;
+  if (last)
+    here.make_room = [&] {
+      const bool released = reserve_.release();
+      if (released) note("the disk is full; the room that was kept for this save is used");
+      return released;
+    };
+  if (!last || !fallback_folder_.empty()) here.room = std::chrono::milliseconds{0};
+  try {
+    save_patiently([&] { save_in(own_); }, here, note);
+    return saved;
+  } catch (const Error& error) {
+    if (!is_of_the_disk(error) || fallback_folder_.empty()) throw;
+    note(std::string(error.what()) + "; saving in " + fallback_folder_.string());
+  }
+  Patience there = patience;
+  if (!last) there.room = std::chrono::milliseconds{0};
+  save_patiently(
+      [&] {
+        if (!fallback_) fallback_.emplace(fallback_folder_, run_id_, options_.may_commit);
+        save_in(*fallback_);
+      },
+      there, note);
+  return saved;
+}
+
+void Places::rotate(int64_t keep) {
+  own_.rotate(keep);
+  if (fallback_) fallback_->rotate(keep);
+}
+
+}  // namespace trainer::checkpoint

@@ -1,0 +1,98 @@
+#include <unistd.h>
+
+#include <base/units.hpp>
+#include <train/artifacts/disk_need.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+namespace trainer::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string text_of(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+uint64_t bytes_of(const std::vector<int64_t>& shape, uint64_t each) {
+  for (const int64_t side : shape) each *= static_cast<uint64_t>(side);
+  return each;
+}
+
+/// The folder itself or the first above it that is there.
+fs::path existing(fs::path folder) {
+  while (!folder.empty() && !fs::exists(folder) && folder != folder.parent_path()) folder = folder.parent_path();
+  return folder.empty() ? fs::path(".") : folder;
+}
+
+uint64_t bytes_in(const fs::path& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  fs::recursive_directory_iterator entries(folder, error);
+  for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error))
+    if (std::error_code gone; entries->is_regular_file(gone)) bytes += entries->file_size(gone);
+  return bytes;
+}
+
+/// Latents as fp32, the widest that an autoencoder gives; every distinct caption once.
+uint64_t cache_bytes(const data::Dataset& dataset, const BatchShape& batch) {
+  uint64_t text = 0;
+  for (const auto& tensor : batch.conditioning) text += bytes_of(tensor.shape, c10::elementSize(tensor.dtype));
+  std::set<std::string_view> captions;
+  std::set<std::string> pictures;
+  for (const data::Sample& sample : dataset.samples) {
+    captions.insert(sample.caption);
+    if (sample.is_picture()) pictures.insert(sample.content + sample.bucket.text());
+  }
+  return text * (captions.size() + 1) +
+         bytes_of(batch.latents, sizeof(float)) * (batch.latents.empty() ? 0 : pictures.size());
+}
+
+}  // namespace
+
+std::string DiskNeed::text() const {
+  if (checkpoint == 0) return "what the run needs is not known";
+  return "up to " + text_of(checkpoints + results + cache) + ": checkpoints " + text_of(checkpoints) + ", results " +
+         text_of(results) + (cache > 0 ? ", cache " + text_of(cache) : "");
+}
+
+DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::optional<BatchShape>& batch) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  const uint64_t moments = 2 * sizeof(float), average = recipe.train.ema_decay > 0 ? sizeof(float) : 0;
+  DiskNeed need;
+  for (const Parameter* parameter : assembly.load_model(ModelUse::dry).trained) {
+    const auto count = static_cast<uint64_t>(parameter->value().numel());
+    need.checkpoint += parameter->value().nbytes() + count * (moments + average);
+    need.result += parameter->value().nbytes();
+  }
+  const int64_t every = recipe.checkpoint.every, keep = recipe.checkpoint.keep;
+  const int64_t saves = every > 0 ? (recipe.run.steps + every - 1) / every : 1;
+  // The new one is there before the oldest goes.
+  need.checkpoints = need.checkpoint * static_cast<uint64_t>(keep > 0 ? std::min(saves, keep + 1) : saves);
+  need.results = need.result * static_cast<uint64_t>(saves);
+  if (batch) {
+    const uint64_t whole = cache_bytes(dataset, *batch), there = bytes_in(recipe.cache.folder);
+    need.cache = whole > there ? whole - there : 0;
+  }
+  return need;
+}
+
+std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need) {
+  const fs::path folder = existing(recipe.run.output), cache = existing(recipe.cache.folder);
+  for (const fs::path& one : {folder, cache})
+    if (::access(one.c_str(), W_OK | X_OK) != 0)
+      throw Error(ExitCode::locked, one.string() + " cannot be written to: no permission");
+  const uint64_t free = fs::space(folder).available, free_cache = fs::space(cache).available;
+  const auto require = [&](uint64_t bytes, uint64_t room, const fs::path& where, const std::string& what) {
+    if (bytes > room)
+      throw Error(ExitCode::io,
+                  where.string() + ": " + what + " take " + text_of(bytes) + ", " + text_of(room) +
+                      " are free; free some space or write elsewhere",
+                  "IO_NO_SPACE");
+  };
+  require(need.cache, free_cache, cache, "pictures and captions that are not cached yet");
+  require(need.checkpoint + need.result, free, folder, "a checkpoint and its result");
+  return text_of(free) + " free for " + recipe.run.output + "; " + need.text();
+}
+
+}  // namespace trainer::train

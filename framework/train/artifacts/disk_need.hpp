@@ -1,0 +1,31 @@
+/// @file What a run will write, and whether there is room for it.
+#pragma once
+
+#include <data/source.hpp>
+#include <train/assembly/assemble.hpp>
+#include <train/planning/dry_run.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace trainer::train {
+
+/// Bytes, estimated upwards.
+struct DiskNeed {
+  uint64_t checkpoint = 0;   ///< one
+  uint64_t checkpoints = 0;  ///< as many as there are at one time
+  uint64_t result = 0;       ///< one export
+  uint64_t results = 0;      ///< all of the run
+  uint64_t cache = 0;        ///< what is not there yet; 0 when it is not known
+  [[nodiscard]] std::string text() const;
+};
+
+/// `batch`: shapes of the largest samples, nullopt when they are not known; `dataset`: what is to be cached.
+DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::optional<BatchShape>& batch);
+
+/// What is free where the run writes. Throws Error (io, IO_NO_SPACE) when there is no room for a checkpoint, an export
+/// and the cache, and (locked) when the folder cannot be written to.
+std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need);
+
+}  // namespace trainer::train

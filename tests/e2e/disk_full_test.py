@@ -1,0 +1,113 @@
+"""A disk that is full for a while, or for good: training goes on, the log stays readable, the last save gets through.
+
+Each run writes into a file system of its own, a small tmpfs that is mounted in a mount namespace.
+"""
+
+import json
+import pathlib
+import subprocess
+import time
+import unittest
+
+from program import PROGRAM, RunCase, environment, log_lines
+
+IO_ERROR = 74
+MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$2" && echo ready && exec sleep 300'
+
+
+class FullDisk(RunCase):
+    def begin(self, size="6m", **more):
+        """Starts a run in disk/run; returns the process and the disk as seen from here."""
+        disk = self.folder / "disk"
+        disk.mkdir()
+        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, "sh", size, str(disk)]
+        holder = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(self.stop, holder)
+        if holder.stdout.readline() != "ready\n":
+            self.skipTest(f"no tmpfs can be mounted here: {holder.stderr.read().strip()}")
+        enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(holder.pid)]
+        arguments = self.arguments(disk / "run", metrics__tensorboard="true", **more)
+        process = subprocess.Popen([*enter, PROGRAM, *map(str, arguments)], env=environment(), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        self.addCleanup(self.stop, process)
+        return process, pathlib.Path(f"/proc/{holder.pid}/root{disk}")
+
+    def fill(self, inside, but=0):
+        with open(inside / "filler", "wb", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(bytes(4096))
+            except OSError:
+                pass
+            filler.truncate(max(0, filler.tell() - but))
+
+    def wait_for(self, process, condition, what):
+        deadline = time.monotonic() + 60
+        while not condition():
+            if process.poll() is not None:
+                self.fail(f"ended before {what}: {process.communicate()}")
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.01)
+
+    def test_training_outlives_a_full_disk(self):
+        process, inside = self.begin(run__steps=200, checkpoint__every=10, train__batch_size=1, train__micro_batch_size=1)
+        log = inside / "run/log.jsonl"
+        self.wait_for_steps(process, inside / "run", 3)
+        self.fill(inside)
+        size = log.stat().st_size
+        checkpoints = set((inside / "run/ckpt").iterdir())
+        # Lines still go to the log's last page; then none does.
+        self.wait_for(process, lambda: log.stat().st_size > size, "the next line")
+        time.sleep(1.5)
+        self.assertIsNone(process.poll(), "a full disk ended the run")
+        for line in log.read_text().splitlines():
+            json.loads(line)
+        self.assertTrue(checkpoints <= set((inside / "run/ckpt").iterdir()), "a checkpoint is lost")
+        (inside / "filler").unlink()
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("is not in the log, training goes on", err)
+        self.assertIn("is not completely saved, training goes on", err)
+        self.assertEqual(err.count("is not in the log"), 1, "told once, not at each step")
+        steps = [line["step"] for line in log_lines(inside / "run")]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertLess(len(steps), 200)
+        self.assertEqual(steps[-1], 200)
+        self.assertTrue((inside / "run/ckpt/step-0000000200/MANIFEST.json").exists())
+
+    def test_the_last_save_uses_the_reserve(self):
+        process, inside = self.begin(run__steps=30, checkpoint__reserve="true", checkpoint__final_save_wait=60)
+        self.wait_for_steps(process, inside / "run", 2)
+        self.assertTrue((inside / "run/reserve.bin").exists())
+        self.fill(inside)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("the room that was kept for this save is used", err)
+
+    def test_the_last_save_goes_to_the_fallback_and_the_run_goes_on_from_there(self):
+        spare, run = self.folder / "spare", self.folder / "run"
+        process, inside = self.begin(run__steps=300, checkpoint__fallback=spare, checkpoint__final_save_wait=60)
+        self.wait_for_steps(process, inside / "run", 2)
+        self.fill(inside)
+        process.terminate()
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 75, err)
+        saved = list(spare.glob("run-*/ckpt/step-*"))
+        self.assertEqual(len(saved), 1, err)
+        self.assertIn(f"saved {saved[0]}", err)
+        run.mkdir()
+        (run / "run.json").write_text(json.dumps({"run_id": saved[0].parents[1].name.removeprefix("run-")}))
+        step = int(saved[0].name.removeprefix("step-"))
+        self.train(run, texts=f"going on after step {step}", run__steps=step + 1, checkpoint__fallback=spare)
+
+    def test_without_room_the_run_waits_and_gives_up(self):
+        process, inside = self.begin(run__steps=30, checkpoint__final_save_wait=2)
+        self.wait_for_steps(process, inside / "run", 2)
+        self.fill(inside)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, IO_ERROR, err)
+        self.assertIn("waiting for room, at most 2 s", err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

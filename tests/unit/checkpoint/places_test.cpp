@@ -1,0 +1,146 @@
+/// @file The last resorts of a save: the reserve and the fallback folder.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+
+#include <checkpoint/places.hpp>
+#include <trainer/sdk/error.hpp>
+
+#include "fixture.hpp"
+
+namespace trainer::checkpoint {
+namespace {
+
+using Notes = std::vector<std::string>;
+
+Places::Note into(Notes& notes) {
+  return [&notes](const std::string& note) { notes.push_back(note); };
+}
+
+fs::path save(Places& places, int step, bool last, Notes& notes, const Patience& patience = {}) {
+  return places.save(
+      step, [step] { return content_of(step); }, {}, last, patience, into(notes));
+}
+
+/// The run's folder takes nothing: a file stands where its checkpoints would be.
+void spoil(const fs::path& run) {
+  fs::remove_all(run / "ckpt");
+  write_text(run / "ckpt", "");
+}
+
+const Patience kHasty{.pause = std::chrono::milliseconds(0)};
+
+TEST(Places, WithoutTroubleTheRunFolderIsTheOne) {
+  const Folder folder;
+  Notes notes;
+  Places places(folder.path() / "run", "ab", {.fallback = folder.path() / "spare"});
+  EXPECT_EQ(save(places, 1, false, notes), folder.path() / "run/ckpt/step-0000000001");
+  EXPECT_EQ(save(places, 2, true, notes), folder.path() / "run/ckpt/step-0000000002");
+  EXPECT_TRUE(notes.empty());
+  EXPECT_FALSE(fs::exists(folder.path() / "spare"));
+}
+
+TEST(Places, AFailingFolderIsReplacedByTheFallbackAndTheRunGoesOnFromThere) {
+  const Folder folder;
+  const fs::path run = folder.path() / "run", spare = folder.path() / "spare";
+  for (const bool last : {false, true}) {
+    Notes notes;
+    Places places(run, "ab", {.fallback = spare});
+    save(places, 1, false, notes);
+    spoil(run);
+    EXPECT_EQ(save(places, last ? 3 : 2, last, notes, kHasty),
+              spare / "run-ab/ckpt" / (last ? "step-0000000003" : "step-0000000002"));
+    ASSERT_FALSE(notes.empty());
+    EXPECT_TRUE(notes.back().ends_with("; saving in " + (spare / "run-ab").string())) << notes.back();
+    fs::remove_all(run);
+  }
+  Places again(run, "ab", {.fallback = spare});
+  EXPECT_EQ(again.steps(), (std::vector<int64_t>{2, 3}));
+  Notes notes;
+  auto found = again.newest(notes);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->manifest.step, 3);
+  expect_same(found->content, content_of(3));
+  save(again, 4, true, notes);
+  EXPECT_EQ(again.newest(notes)->folder, run / "ckpt/step-0000000004") << "the newer of the two";
+  again.rotate(1);
+  EXPECT_EQ(again.steps(), (std::vector<int64_t>{3, 4})) << "the newest of each place";
+  EXPECT_TRUE(Places(folder.path() / "other", "cd", {.fallback = spare}).steps().empty()) << "another run's";
+}
+
+TEST(Places, DamageInOnePlaceLeavesTheOther) {
+  const Folder folder;
+  const fs::path run = folder.path() / "run", spare = folder.path() / "spare";
+  Notes notes;
+  Store(run, "ab").save(5, content_of(5), {});
+  Store(spare / "run-ab", "ab").save(7, content_of(7), {});
+  write_text(spare / "run-ab/ckpt/step-0000000007/MANIFEST.json", "{}");
+  Places places(run, "ab", {.fallback = spare});
+  EXPECT_EQ(places.newest(notes)->manifest.step, 5);
+  EXPECT_EQ(notes.size(), 2U);
+  Store(spare / "run-ab", "ab").save(8, content_of(8), {});
+  write_text(run / "ckpt/step-0000000005/MANIFEST.json", "{}");
+  Store(run, "ab").save(9, content_of(9), {});
+  write_text(run / "ckpt/step-0000000009/MANIFEST.json", "{}");
+  Places(run, "ab", {.fallback = spare}).newest(notes);
+  EXPECT_EQ(Places(run, "ab", {.fallback = spare}).newest(notes)->manifest.step, 8) << "nothing else is whole";
+}
+
+TEST(Places, NothingIsSavedForAFolderThatAnotherRunTookOver) {
+  const Folder folder;
+  Notes notes;
+  Places places(folder.path(), "ab", {.fallback = {}, .reserve = false, .may_commit = [] {
+                                        throw Error(ExitCode::locked, "taken", "RUN_LOCK_LOST");
+                                      }});
+  EXPECT_THROW(save(places, 1, true, notes), Error);
+  EXPECT_EQ(entries(folder.path() / "ckpt"), (std::set<std::string>{}));
+}
+
+/// Takes all that is free.
+void fill(const fs::path& file) {
+  const int fd = ::open(file.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
+  const std::vector<char> block(4096, 'x');
+  while (::write(fd, block.data(), block.size()) > 0) {
+  }
+  ::close(fd);
+}
+
+std::string on_a_full_disk(const fs::path& disk, bool reserve) {
+  Notes notes;
+  Places places(disk, "ab", {.fallback = {}, .reserve = reserve});
+  save(places, 1, false, notes);
+  places.reserve_for(content_of(2), into(notes));
+  if (fs::exists(disk / "reserve.bin") != reserve) return "the reserve";
+  fill(disk / "filler");
+  const auto fails = [&](int step, bool last) {
+    try {
+      save(places, step, last, notes);
+      return false;
+    } catch (const Error& error) {
+      return error.code() == "IO_NO_SPACE";
+    }
+  };
+  if (!fails(2, false)) return "a save on the way went to a full disk";
+  if (fs::exists(disk / "reserve.bin") != reserve) return "a save on the way took the reserve";
+  if (fails(3, true) == reserve) return "the last save";
+  if (!reserve) return "";
+  if (places.newest(notes)->manifest.step != 3) return "what is saved";
+  return notes.back().find("the room that was kept for this save is used") == std::string::npos ? notes.back() : "";
+}
+
+TEST(Places, TheReserveIsForTheLastSave) {
+  for (const bool reserve : {true, false}) {
+    const Folder folder;
+    const std::string result = in_child([&]() -> std::string {
+      if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return "SKIP no mount namespace";
+      if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "SKIP no private mounts";
+      if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=4m") != 0) return "SKIP no tmpfs";
+      return on_a_full_disk(folder.path(), reserve);
+    });
+    if (result.starts_with("SKIP")) GTEST_SKIP() << result;
+    EXPECT_EQ(result, "") << reserve;
+  }
+}
+
+}  // namespace
+}  // namespace trainer::checkpoint
