@@ -19,23 +19,15 @@
 #include <train/artifacts/train_state.hpp>
 #include <train/cache_phase.hpp>
 
-#include <chrono>
-#include <cstdio>
-#include <ctime>
 #include <fstream>
-#include <iostream>
+
+#include "worker.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace trainer;
 using namespace trainer::train;
-
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 std::vector<std::string> lines_of(const std::string& file) {
   std::ifstream in(file);
@@ -112,37 +104,20 @@ class Phases {
   int64_t step_ = 0;
 };
 
-int run(const nlohmann::json& settings) {
+void run(const nlohmann::json& settings) {
   at::set_num_threads(settings.at("threads"));
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   data::set_image_module(settings.at("images").get<std::string>());
   planner::install_byte_counter();  // as the program does
   Phases phases(settings);
   std::printf("ready 0\n");
-  std::fflush(stdout);
-  for (std::string phase; std::getline(std::cin, phase);) {
+  bench::serve([&](const std::string& phase) {
     phases.prepare_for(phase);
-    const auto begin = std::chrono::steady_clock::now();
-    const double cpu = cpu_seconds();
-    phases.run(phase);
-    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    std::printf("%.6f %.6f\n", wall, cpu_seconds() - cpu);
-    std::fflush(stdout);
-  }
-  return 0;
+    const bench::Seconds seconds = bench::timed([&] { phases.run(phase); });
+    std::printf("%.6f %.6f\n", seconds.wall, seconds.cpu);
+  });
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: phase_worker SETTINGS\n");
-    return 2;
-  }
-  try {
-    return run(nlohmann::json::parse(argv[1]));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return bench::worker_main(argc, argv, run); }

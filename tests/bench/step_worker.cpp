@@ -13,29 +13,17 @@
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
-#include <cstdio>
-#include <ctime>
-#include <iostream>
-
 #include "step_setup.hpp"
+#include "worker.hpp"
 
 namespace {
 
 using trainer::bench::Setup;
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 void time_step(Setup& setup) {
-  const auto begin = std::chrono::steady_clock::now();
-  const double cpu = cpu_seconds();
-  const double loss = setup.trainer().step().loss;
-  const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::printf("%.6f %.6f %.8f %lld\n", wall, cpu_seconds() - cpu, loss,
+  double loss = 0;
+  const trainer::bench::Seconds seconds = trainer::bench::timed([&] { loss = setup.trainer().step().loss; });
+  std::printf("%.6f %.6f %.8f %lld\n", seconds.wall, seconds.cpu, loss,
               static_cast<long long>(trainer::metrics::memory_use().peak));
 }
 
@@ -82,7 +70,7 @@ void count_operators(Setup& setup) {
               flops);
 }
 
-int run(const nlohmann::json& settings) {
+void run(const nlohmann::json& settings) {
   at::set_num_threads(settings.at("threads"));
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   void* counter = nullptr;
@@ -92,30 +80,16 @@ int run(const nlohmann::json& settings) {
   }
   Setup setup(settings);
   std::printf("ready %lld\n", static_cast<long long>(setup.parameters()));
-  std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) {
-    if (line == "bytes")
+  trainer::bench::serve([&](const std::string& question) {
+    if (question == "bytes")
       count_bytes(setup, counter);
-    else if (line == "ops")
+    else if (question == "ops")
       count_operators(setup);
     else
       time_step(setup);
-    std::fflush(stdout);
-  }
-  return 0;
+  });
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: step_worker SETTINGS\n");
-    return 2;
-  }
-  try {
-    return run(nlohmann::json::parse(argv[1]));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return trainer::bench::worker_main(argc, argv, run); }
