@@ -1,4 +1,5 @@
 #include <base/files.hpp>
+#include <base/heartbeat.hpp>
 
 #include <trainer/sdk/error.hpp>
 
@@ -43,6 +44,7 @@ class Descriptor {
 
 void write_all(int fd, std::string_view content, const fs::path& file) {
   while (!content.empty()) {
+    beat();
     const ssize_t count = ::write(fd, content.data(), content.size());
     if (count >= 0)
       content.remove_prefix(static_cast<std::size_t>(count));
@@ -61,6 +63,7 @@ std::string read_all(int fd, std::size_t expected, std::size_t limit, const fs::
     const ssize_t count = ::read(fd, content.data() + filled, content.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw io_error("read", file, errno);
+    beat();
     if (count == 0) break;
     filled += static_cast<std::size_t>(count);
   }

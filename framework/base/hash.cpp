@@ -1,4 +1,5 @@
 #include <base/hash.hpp>
+#include <base/heartbeat.hpp>
 
 #include <trainer/sdk/error.hpp>
 
@@ -71,6 +72,7 @@ void read_chunks(const std::filesystem::path& file, const std::function<void(std
   for (;;) {
     const ssize_t count = read(fd, buffer.data(), buffer.size());
     if (count == 0) return;
+    beat();
     if (count > 0)
       consume({buffer.data(), static_cast<std::size_t>(count)});
     else if (errno != EINTR)

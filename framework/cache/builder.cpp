@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 #include <base/hash.hpp>
+#include <base/heartbeat.hpp>
 #include <cache/pixels.hpp>
 #include <data/image.hpp>
 #include <plugin/guard.hpp>
@@ -70,6 +71,7 @@ class Builder {
   bool is_there(std::string_view kind, const std::string& key) {
     const auto [it, fresh] = known_[kind].try_emplace(key, false);
     if (!fresh) return it->second;
+    beat();
     const Store::State state = store_.check(kind, key, verified_bytes_ < options_.verify_bytes);
     verified_bytes_ += state.bytes;
     if (state.kind == Store::State::Kind::damaged) built_.notes.push_back(state.reason + "; it is made again");
@@ -183,6 +185,7 @@ class Builder {
 
   /// False when the picture is bad, which is noted.
   bool read(const data::Sample& sample, const std::function<void(const std::string& bytes)>& use) {
+    beat();
     try {
       const std::string bytes = data::read_image_file(sample.file);
       if (xxh128(bytes) != sample.content) throw Error(ExitCode::bad_input, "was changed while the dataset was read");

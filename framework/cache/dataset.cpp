@@ -9,13 +9,13 @@ namespace trainer::cache {
 namespace {
 
 /// Tensors of one name, one a sample; equal shapes are what makes them stackable.
-at::Tensor stacked(const std::vector<at::Tensor>& rows, const std::string& what, at::Device device) {
+at::Tensor stacked(const std::vector<at::Tensor>& rows, const std::string& what) {
   for (const at::Tensor& row : rows) {
     if (row.sizes() == rows[0].sizes() && row.scalar_type() == rows[0].scalar_type()) continue;
     throw Error(ExitCode::bad_input,
                 "cached " + what + " of one micro-batch differ in shape or dtype: set micro_batch_size = 1");
   }
-  return at::stack(rows).to(device);
+  return at::stack(rows);
 }
 
 }  // namespace
@@ -30,8 +30,8 @@ NamedTensors Reader::get(std::string_view kind, const std::string& key) {
   return kept_[key] = std::move(tensors);
 }
 
-CachedBatches::CachedBatches(Reader reader, Built built, data::Sampler sampler, at::Device device)
-    : reader_(std::move(reader)), built_(std::move(built)), sampler_(std::move(sampler)), device_(device) {}
+CachedBatches::CachedBatches(Reader reader, Built built, data::Sampler sampler)
+    : reader_(std::move(reader)), built_(std::move(built)), sampler_(std::move(sampler)) {}
 
 Batch CachedBatches::batch(int64_t step, int64_t micro) {
   Batch batch;
@@ -46,11 +46,11 @@ Batch CachedBatches::batch(int64_t step, int64_t micro) {
     }
     batch.sample_keys.push_back(draw.key);
   }
-  if (!latents.empty()) batch.latents = stacked(latents, "latents", device_);
+  if (!latents.empty()) batch.latents = stacked(latents, "latents");
   for (const auto& [name, rows] : conditioning) {
     if (rows.size() != batch.sample_keys.size())
       throw Error(ExitCode::bad_input, "cached conditioning \"" + name + "\" is missing for a caption");
-    batch.conditioning[name] = stacked(rows, "conditioning \"" + name + "\"", device_);
+    batch.conditioning[name] = stacked(rows, "conditioning \"" + name + "\"");
   }
   return batch;
 }

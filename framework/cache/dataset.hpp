@@ -31,9 +31,9 @@ class Reader {
 class CachedBatches {
  public:
   /// `built` from the cache phase of the dataset whose samples `sampler` counts.
-  CachedBatches(Reader reader, Built built, data::Sampler sampler, at::Device device);
+  CachedBatches(Reader reader, Built built, data::Sampler sampler);
   [[nodiscard]] int64_t micro_batches() const { return sampler_.micros(); }
-  /// Tensors in the dtype of the cache, on the device. A dropped caption has the conditioning of the empty one.
+  /// Tensors in the dtype of the cache, in host memory. A dropped caption has the conditioning of the empty one.
   /// Throws Error (bad_input) for a damaged entry, or for conditioning of samples that does not have one shape.
   Batch batch(int64_t step, int64_t micro);
   /// Picture files of a micro-batch, for messages.
@@ -44,7 +44,6 @@ class CachedBatches {
   Reader reader_;
   Built built_;
   data::Sampler sampler_;
-  at::Device device_;
 };
 
 /// What the sampler needs of a dataset.

@@ -1,5 +1,6 @@
 #include <checkpoint/patience.hpp>
 
+#include <base/heartbeat.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
@@ -19,7 +20,12 @@ void save_patiently(const std::function<void()>& save, const Patience& patience,
                     const std::function<void(const std::string&)>& note) {
   const auto sleep = [&](milliseconds time) {
     if (patience.sleep) return patience.sleep(time);
-    std::this_thread::sleep_for(time);
+    constexpr milliseconds kSlice{
+        1000};  // waiting for room is getting something done, for ranks that wait for this one
+    for (; time.count() > 0; time -= std::min(time, kSlice)) {
+      beat();
+      std::this_thread::sleep_for(std::min(time, kSlice));
+    }
   };
   milliseconds pause = patience.pause, room = patience.room;
   bool asked = false;

@@ -5,6 +5,7 @@ namespace trainer::cli {
 void add_plan(CLI::App& app, Common& common) {
   static RecipeArguments recipe;
   static std::vector<double> tflops;
+  static int ranks = 1;
   CLI::App* command =
       app.add_subcommand("plan", "Foretell the memory of a run from the headers of its weight files, without a GPU");
   add_recipe(*command, recipe);
@@ -15,10 +16,13 @@ void add_plan(CLI::App& app, Common& common) {
           "what a device computes in a second, in 1e12 operations as it trains: the plan then tells seconds; one "
           "number, or one for each device with commas between")
       ->delimiter(',');
+  command->add_option("--ranks", ranks, "plan for one of so many processes, which share every step among them")
+      ->check(CLI::Range(1, 65536));
   command->footer("Example: trainer plan recipes/quickstart.toml");
   command->callback([&common] {
     common.action = [&common] {
-      return run_with_recipe("plan", recipe, {{"tflops", tflops}}, common, /*paths_must_exist=*/false);
+      return run_with_recipe("plan", recipe, {{"tflops", tflops}, {"ranks", ranks}}, common,
+                             /*paths_must_exist=*/false);
     };
   });
 }

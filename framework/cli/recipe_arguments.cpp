@@ -1,6 +1,7 @@
 #include <base/log.hpp>
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
+#include <distributed/environment.hpp>
 #include <recipe/load.hpp>
 #include <recipe/write.hpp>
 
@@ -23,6 +24,15 @@ void add_budget(CLI::App& command, RecipeArguments& arguments) {
       ->type_name("BYTES");
 }
 
+namespace {
+
+/// One of several processes that run together: an error that only it has is for all to know.
+bool has_others(const std::string& command) {
+  return (command == "run" || command == "cache") && !distributed::find_place().alone();
+}
+
+}  // namespace
+
 int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
                     const Common& common, bool paths_must_exist) {
   const Layout layout = find_layout(common.plugin_dirs);
@@ -36,7 +46,15 @@ int run_with_recipe(const std::string& command, const RecipeArguments& arguments
                     "--budget replaces the recipe's [memory], --set " + text + " changes it; give one");
     overrides.push_back("memory={budget=" + recipe::in_quotes(arguments.budget) + "}");
   }
-  recipe::load(arguments.file, overrides, plugin::schemas(found), {.paths_must_exist = paths_must_exist});
+  try {
+    const recipe::Recipe recipe =
+        recipe::load(arguments.file, overrides, plugin::schemas(found), {.paths_must_exist = paths_must_exist});
+    request["timeout"] = recipe.distributed.timeout;
+  } catch (const Error& error) {
+    if (!has_others(command)) throw;
+    log(LogLevel::error, error.what());  // at once: the others may be slow to come
+    request["failure"] = {{"code", static_cast<int>(error.exit_code())}, {"message", error.what()}};
+  }
   request["recipe"] = arguments.file;
   request["set"] = overrides;
   request["json"] = common.json;

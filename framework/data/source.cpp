@@ -1,6 +1,7 @@
 #include <data/source.hpp>
 
 #include <base/hash.hpp>
+#include <base/heartbeat.hpp>
 #include <data/caption.hpp>
 #include <data/image.hpp>
 #include <data/listing.hpp>
@@ -38,6 +39,7 @@ class Scan {
     left_out_.resize(sources_.size());
     enlarged_.resize(sources_.size());
     for (std::size_t i = 0; i < found.size(); ++i) {
+      beat();
       examine(found[i], grids[found[i].source]);
       if (options_.progress) options_.progress(i + 1, found.size());
     }
@@ -79,6 +81,7 @@ class Scan {
   void verify_the_rest() {
     if (options_.verify_pixels) return;
     for (const Sample& sample : dataset_.samples) {
+      beat();
       try {
         verify_image(read_image_file(sample.file));
       } catch (const Error& error) {

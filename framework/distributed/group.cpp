@@ -10,10 +10,13 @@
 #include <distributed/buckets.hpp>
 #include <distributed/exchange.hpp>
 #include <distributed/group.hpp>
+#include <distributed/meeting.hpp>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <new>
+#include <sstream>
 
 namespace trainer::distributed {
 
@@ -42,13 +45,15 @@ void Group::progress(const std::string& doing) {
   if (meeting_) meeting_->progress(doing);
 }
 
-LongWork::LongWork(Group& group, const std::string& doing) : group_(group) {
+LongWork::LongWork(Group& group, const std::string& doing)
+    : group_(group), listener_([&group] {
+        if (group.meeting_) group.meeting_->progress();
+      }) {
   group_.progress(doing);
-  if (group_.meeting_) group_.meeting_->long_work(true);
 }
 
 LongWork::~LongWork() {
-  if (group_.meeting_) group_.meeting_->long_work(false);
+  if (group_.meeting_) group_.meeting_->progress();
 }
 
 void Group::check() const {
@@ -82,6 +87,26 @@ void Group::require_same(const std::string& what, const std::string& own) {
     if (hashes[rank] != hashes.front())
       throw Error(ExitCode::bad_recipe, what + " of " + meeting_->name_of(static_cast<int>(rank)) +
                                             " differs from that of " + meeting_->name_of(0));
+}
+
+void Group::require_apart(const std::vector<std::string>& own) {
+  std::string text;
+  for (const std::string& device : own) text += device + "\n";
+  const std::vector<std::string> all = texts(text);
+  std::map<std::string, int> users;  // of a device of a machine
+  for (int rank = 0; rank < place_.size; ++rank) {
+    std::istringstream devices(all[static_cast<std::size_t>(rank)]);
+    for (std::string device; std::getline(devices, device);) {
+      const auto [user, fresh] =
+          users.emplace(meeting_->peers()[static_cast<std::size_t>(rank)].host + "\n" + device, rank);
+      if (fresh || user->second == rank) continue;
+      throw Error(ExitCode::unavailable,
+                  "placement.devices: " + meeting_->name_of(user->second) + " and " + meeting_->name_of(rank) +
+                      " would both use " + device +
+                      "; start fewer processes on that machine, or let each see a device of its own (srun "
+                      "--gpus-per-task 1, or CUDA_VISIBLE_DEVICES)");
+    }
+  }
 }
 
 First Group::first(int64_t own) {

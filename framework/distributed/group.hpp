@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <base/heartbeat.hpp>
 #include <distributed/environment.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -29,7 +30,7 @@ struct First {
 };
 
 /// Work of unknown length outside of training steps, as long as this lives: encoding, loading, saving, drawing. Others
-/// that wait for this rank wait as long as its process lives.
+/// that wait for this rank wait as long as it gets on: every beat of this thread (base/heartbeat.hpp) is progress.
 class LongWork {
  public:
   LongWork(Group& group, const std::string& doing);
@@ -39,6 +40,7 @@ class LongWork {
 
  private:
   Group& group_;
+  Listener listener_;
 };
 
 class Group {
@@ -76,6 +78,9 @@ class Group {
   /// Collective: throws Error (bad_recipe) naming the first rank whose text differs from rank 0's; `what` is what it
   /// is.
   void require_same(const std::string& what, const std::string& own);
+  /// Collective: throws Error (unavailable) naming two ranks of one machine that would use the same device. `own`:
+  /// what identifies this rank's devices on its machine.
+  void require_apart(const std::vector<std::string>& own);
   /// Collective: the first rank with a number that is not 0.
   First first(int64_t own);
   /// Collective: [n] of every rank, joined in the order of ranks; same device and dtype as given.

@@ -91,7 +91,6 @@ struct Meeting::Board {
   std::vector<Seen> seen;
   Clock::time_point read = Clock::now();  ///< when the signs were read last
   std::optional<Fault> fault, to_tell;
-  int long_works = 0;  ///< begun and not ended
   bool lost = false;   ///< the store broke
   bool ended = false;  ///< the thread did
 
@@ -109,7 +108,6 @@ void Meeting::Board::run() {
   while (!lost) {
     const bool last = own.left;
     ++own.beat;
-    if (long_works > 0) ++own.progress;
     lock.unlock();
     exchange();
     lock.lock();
@@ -232,9 +230,9 @@ void Meeting::progress(const std::string& what) {
   board_->own.doing = what;
 }
 
-void Meeting::long_work(bool begins) {
+void Meeting::progress() {
   const std::lock_guard lock(board_->mutex);
-  board_->long_works += begins ? 1 : -1;
+  ++board_->own.progress;
 }
 
 void Meeting::enter() {

@@ -44,8 +44,8 @@ class Meeting {
 
   /// Some work was done; cheap. `what` is for messages.
   void progress(const std::string& what);
-  /// Work that cannot tell how it goes begins, or ends; meanwhile every sign of life counts as progress.
-  void long_work(bool begins);
+  /// More of the same was done.
+  void progress();
   /// This rank has come to the next collective. Call `waiting` while it is not through.
   void enter();
   /// Throws Error when the run cannot go on: another rank failed (with its exit code), or is late for the collective

@@ -1,5 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
+#include <base/heartbeat.hpp>
 #include <sampling/euler.hpp>
 #include <string>
 #include <trainer/sdk/error.hpp>
@@ -25,6 +26,7 @@ at::Tensor euler(const Velocity& velocity, std::span<const double> sigmas, const
   const auto steps = static_cast<int64_t>(sigmas.size()) - 1;
   at::Tensor x = noise.to(at::kFloat);
   for (int64_t i = 0; i < steps; ++i) {
+    beat();
     const at::Tensor v = velocity(x, sigmas[i]);
     if (v.sizes() != x.sizes())
       throw Error(ExitCode::failed, "the model's velocity has another shape than its latents");

@@ -1,9 +1,12 @@
 #include <ATen/core/Tensor.h>
+#include <torch/version.h>
 #include <base/hash.hpp>
 #include <cache/dataset.hpp>
 #include <checkpoint/signals.hpp>
 #include <data/source.hpp>
+#include <recipe/load.hpp>
 #include <sampling/guidance.hpp>
+#include <train/assembly/device.hpp>
 #include <train/cache_phase.hpp>
 #include <train/planning/recipe_budget.hpp>
 #include <weights/model_files.hpp>
@@ -100,6 +103,24 @@ std::string identity_of(const cache::Encoders& encoders) {
   return hash.hex();
 }
 
+/// What computes: versions, and the content of every plugin that the recipe names.
+std::string program_of(Assembly& assembly) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  FieldHash hash;
+  hash.add(TRAINER_VERSION).add(TORCH_VERSION);
+  const auto add = [&](const std::string& kind, const std::string& name) {
+    hash.add(component_identity(assembly, kind, name));
+  };
+  add("model", recipe.model.kind);
+  add("objective", recipe.objective.kind);
+  add("placement", recipe.placement.kind);
+  if (recipe.adapter) add("adapter", recipe.adapter->kind);
+  for (const recipe::Component& strategy : recipe.memory.components) add("memory", strategy.kind);
+  add("text_encoder", recipe.text_encoder.kind);
+  if (recipe.pictures()) add("autoencoder", recipe.autoencoder.kind);
+  return hash.hex();
+}
+
 data::SamplerOptions sampler_options(const recipe::Recipe& recipe, const distributed::Share& share) {
   data::SamplerOptions options;
   options.seed = static_cast<uint64_t>(recipe.run.seed);
@@ -141,6 +162,21 @@ metrics::ConsoleOptions console_options(const Request& request) {
   return options;
 }
 
+void agree(Assembly& assembly, distributed::Group& ranks) {
+  if (ranks.size() == 1) return;
+  const distributed::LongWork work(ranks, "comparing recipe and files");
+  const recipe::Recipe& recipe = assembly.recipe();
+  ranks.require_same("the program (version and plugins)", program_of(assembly));
+  ranks.require_same("the recipe", recipe::to_toml(recipe));
+  ranks.require_same("the model (" + recipe.model.path + ")",
+                     weights::ModelFiles::open(recipe.model.path, {.component = "transformer"})->identity());
+  ranks.require_same("the set of encoders", identity_of(encoders_of(assembly)));
+  if (recipe.adapter && !recipe.adapter->path.empty())
+    ranks.require_same("the adapter to start from (" + recipe.adapter->path + ")",
+                       weights::ModelFiles::open(recipe.adapter->path)->identity());
+  ranks.require_apart(identities_of(assembly.devices()));
+}
+
 Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const distributed::LongWork work(ranks, "reading the data set");
   const recipe::Recipe& recipe = assembly.recipe();
@@ -148,6 +184,7 @@ Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Gro
   const int64_t multiple = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
+  ranks.require_same("the data set", identity_of(dataset));
   const cache::Encoders encoders = encoders_of(assembly);
   cache::Built built = cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders,
                                     build_options(console, ranks));
@@ -163,8 +200,7 @@ Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Gro
   prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder, multiple);
   data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe, assembly.share()));
   prepared.batches = std::make_unique<CachedSource>(
-      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler), assembly.devices().front()),
-      assembly.share());
+      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler)), assembly.share());
   return prepared;
 }
 

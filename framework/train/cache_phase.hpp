@@ -29,8 +29,13 @@ struct Prepared {
 /// How progress is shown: a bar on a terminal, plain lines elsewhere, nothing with --quiet.
 metrics::ConsoleOptions console_options(const Request& request);
 
+/// Collective: all ranks run one program with one recipe, model and encoders, each on devices of its own. Throws Error
+/// naming the rank that does not. To be called before anything expensive; nothing to do for one process.
+void agree(Assembly& assembly, distributed::Group& ranks);
+
 /// Throws Error as data::scan and the encoders do; preempted when a signal asked to stop: what is encoded stays cached.
-/// Of several ranks each encodes a part, into one folder that all see. Collective.
+/// Of several ranks each encodes a part, into one folder that all see, when all have read the same data set.
+/// Collective.
 Prepared prepare(Assembly& assembly, metrics::Console& console,
                  distributed::Group& ranks = distributed::Group::alone());
 

@@ -86,9 +86,7 @@ void Run::agree() {
     throw Error(ExitCode::not_found, folder_.string() +
                                          ": what rank 0 writes there is not seen here; run.output and cache.folder "
                                          "must lie on a file system that all machines share");
-  ranks_.require_same("the recipe", recipe::to_toml(recipe_));
-  ranks_.require_same("the data set", prepared_.data_identity);
-  ranks_.require_same("the set of encoders", prepared_.encoders_identity);
+  train::agree(assembly_, ranks_);
 }
 
 void Run::check_resume() const {
@@ -113,12 +111,12 @@ void Run::require_recipe_of_folder() const {
 }
 
 void Run::prepare() {
+  agree();
   // What does not fit together is told before hours of encoding. With a budget the plan decides what fits.
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_, ranks_); });
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model");
-  agree();
   plan_memory();
   loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
   if (const std::string idle = loaded_.memory.idle(); !idle.empty()) log_warning(idle);

@@ -40,7 +40,8 @@ class Run {
   void check_resume() const;
   /// Throws Error (bad_recipe) when another recipe made what is in the folder.
   void require_recipe_of_folder() const;
-  /// All ranks see one run folder, recipe, data set and encoders. Throws Error naming the rank that does not.
+  /// All ranks see one run folder and agree on what is run (cache_phase.hpp). Throws Error naming the rank that does
+  /// not.
   void agree();
   /// With memory.budget: plans, or takes the plan that the run to go on from was trained with.
   void plan_memory();

@@ -1,5 +1,6 @@
 #include <ATen/ops/from_blob.h>
 #include <base/files.hpp>
+#include <base/heartbeat.hpp>
 #include <data/image.hpp>
 #include <nlohmann/json.hpp>
 #include <sampling/grid.hpp>
@@ -19,6 +20,7 @@ std::span<const uint8_t> bytes_of(const at::Tensor& hwc) {
 }
 
 at::Tensor decode_one(Autoencoder& autoencoder, const at::Tensor& latents) {
+  beat();
   return sampling::to_rgb8(autoencoder.decode(latents)).front();
 }
 

@@ -2,6 +2,7 @@
 
 #include <base/files.hpp>
 #include <base/hash.hpp>
+#include <base/heartbeat.hpp>
 #include <base/log.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
@@ -69,6 +70,7 @@ void add_content(FieldHash& hash, const TensorFile& file) {
   std::string piece;
   for (uint64_t i = 0; i < pieces; ++i) {
     const uint64_t begin = size <= kWhole ? i * kPiece : (size - kPiece) / (kPieces - 1) * i;
+    beat();
     piece.resize(std::min(kPiece, size - begin));
     file.file().read(begin, piece.data(), piece.size());
     hash.add(piece);

@@ -1,5 +1,6 @@
 #include <weights/safetensors_writer.hpp>
 
+#include <base/heartbeat.hpp>
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
@@ -89,6 +90,7 @@ void SafetensorsWriter::append(const void* data, std::size_t bytes) {
   if (bytes > expected_ - output_.written()) {
     throw Error(ExitCode::failed, "more data than the header describes was given to a safetensors file");
   }
+  beat();
   output_.write(data, bytes);
   hash_.add(data, bytes);
 }

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <base/hash.hpp>
+#include <base/heartbeat.hpp>
 #include <base/log.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
@@ -90,6 +91,7 @@ at::Tensor TensorFile::read_rows(std::string_view name, int64_t begin, int64_t e
 
 at::Tensor TensorFile::load(const Located& tensor, const std::vector<int64_t>& shape, uint64_t begin,
                             uint64_t bytes) const {
+  beat();
   const auto options = at::TensorOptions().dtype(tensor.type).device(at::kCPU);
   const uint64_t offset = header_.data_offset + begin;
   const bool aligned = offset % at::elementSize(tensor.type) == 0;

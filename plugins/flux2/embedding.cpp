@@ -20,18 +20,20 @@
 
 namespace trainer::flux2 {
 
-at::Tensor image_ids(int64_t t, int64_t height, int64_t width) {
-  at::Tensor ids = at::empty({height, width, 4}, at::kLong);
+at::Tensor image_ids(int64_t t, int64_t height, int64_t width, at::Device device) {
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(device);
+  at::Tensor ids = at::empty({height, width, 4}, options);
   ids.select(-1, 0).fill_(t);
-  ids.select(-1, 1).copy_(at::arange(height, at::kLong).unsqueeze(1));
-  ids.select(-1, 2).copy_(at::arange(width, at::kLong));
+  ids.select(-1, 1).copy_(at::arange(height, options).unsqueeze(1));
+  ids.select(-1, 2).copy_(at::arange(width, options));
   ids.select(-1, 3).zero_();
   return ids.view({height * width, 4});
 }
 
-at::Tensor text_ids(int64_t length) {
-  at::Tensor ids = at::zeros({length, 4}, at::kLong);
-  ids.select(-1, 3).copy_(at::arange(length, at::kLong));
+at::Tensor text_ids(int64_t length, at::Device device) {
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(device);
+  at::Tensor ids = at::zeros({length, 4}, options);
+  ids.select(-1, 3).copy_(at::arange(length, options));
   return ids;
 }
 

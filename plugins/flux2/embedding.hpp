@@ -7,10 +7,11 @@
 
 namespace trainer::flux2 {
 
-/// Ids [h*w, 4] int64 of an image: (t, row, column, 0), row by row.
-at::Tensor image_ids(int64_t t, int64_t height, int64_t width);
+/// Ids [h*w, 4] int64 of an image: (t, row, column, 0), row by row. Made on the device: a copy from the host would wait
+/// for all that the device has still to do, and the host with it.
+at::Tensor image_ids(int64_t t, int64_t height, int64_t width, at::Device device);
 /// Ids [length, 4] int64 of text: (0, 0, 0, l).
-at::Tensor text_ids(int64_t length);
+at::Tensor text_ids(int64_t length, at::Device device);
 
 /// Sinusoids [B, channels] fp32 of `scaled` [B] (1000 t): cosines first. The same fp32 operations as diffusers: at
 /// guidance 4 the argument is 4000, where one rounding of a frequency moves it by 1e-4.

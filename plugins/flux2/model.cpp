@@ -138,7 +138,7 @@ at::Tensor Flux2Model::pack(const NamedTensors& inputs, std::vector<at::Tensor>&
   std::vector<at::Tensor> tokens;
   const auto append = [&](const at::Tensor& latents, int64_t t) {
     tokens.push_back(latents.to(device_, dtype_).flatten(2).transpose(1, 2));  // token index = row * width + column
-    ids.push_back(image_ids(t, latents.size(3), latents.size(4)));
+    ids.push_back(image_ids(t, latents.size(3), latents.size(4), device_));
   };
   const at::Tensor& latents = input(inputs, "latents", {-1, config_.in_channels, 1, -1, -1});
   append(latents, 0);
@@ -158,7 +158,7 @@ at::Tensor Flux2Model::rope_table(const NamedTensors& inputs, const std::vector<
     if (it->second.dim() == 3) return input(inputs, name, {batch, usual.size(0), 4});
     return input(inputs, name, {usual.size(0), 4}).unsqueeze(0);
   };
-  at::Tensor txt = given_or("txt_ids", text_ids(text_length)), img = given_or("img_ids", at::cat(image));
+  at::Tensor txt = given_or("txt_ids", text_ids(text_length, device_)), img = given_or("img_ids", at::cat(image));
   const int64_t rows = std::max(txt.size(0), img.size(0));
   return rope_.table(at::cat({txt.expand({rows, -1, -1}), img.expand({rows, -1, -1}).to(txt.device())}, 1));
 }

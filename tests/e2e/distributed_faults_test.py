@@ -74,6 +74,35 @@ class Faults(RanksCase):
             self.assertLess(waited, PATIENCE + 15)
             self.assert_whole(run, killed=victim)
 
+    def test_a_rank_that_hangs_while_captions_are_encoded_is_named(self):
+        folder, (picture, *_) = self.pictures("many", 1)
+        for i in range(400):
+            (folder / f"more-{i}.png").symlink_to(folder / picture)
+            (folder / f"more-{i}.txt").write_text(f"picture number {i}")
+        for victim in (1, 0):
+            cache = self.folder / f"cache-{victim}"
+            processes = self.launch(
+                self.folder / f"run-{victim}",
+                2,
+                f'data=[{{folder="{folder}", resolution=[64, 64]}}]',
+                cache__folder=cache,
+                distributed__timeout=PATIENCE,
+            )
+            while len(list(cache.rglob("*.safetensors"))) < 5:
+                self.assertIsNone(processes[victim].poll())
+                time.sleep(0.005)
+            processes[victim].send_signal(signal.SIGSTOP)
+            begin = time.monotonic()
+            out, err = processes[1 - victim].communicate(timeout=60)
+            waited = time.monotonic() - begin
+            processes[victim].kill()
+            self.assertEqual(processes[1 - victim].returncode, COLLECTIVE_TIMEOUT, err)
+            self.assertIn(f"rank {victim} (host ", err)
+            if victim == 1:  # rank 0 holds the store: without it nobody can say what it did
+                self.assertIn("encoding captions", err)
+            self.assertGreater(waited, PATIENCE - 2)
+            self.assertLess(waited, 5 * PATIENCE)
+
     def test_one_that_never_comes_is_named(self):
         process = self.start(
             *self.arguments(self.folder / "run", **FOUR, distributed__timeout=5), env=torchrun(0, 2, 29871)

@@ -131,6 +131,31 @@ resolution = 512
         self.expect(2, "--tflops", "plan", self.recipe, "--tflops", "1,2,3")
         self.expect(2, "--tflops", "plan", self.recipe, "--tflops", "0")
 
+    def test_processes_share_a_step(self):
+        plans = {}
+        for ranks in (1, 2, 4):
+            told = self.expect(0, [], "plan", self.recipe, "--json", "--ranks", ranks, "--tflops", "100")
+            plans[ranks] = json.loads(told.out)
+        alone, two, four = plans.values()
+        self.assertEqual([plan["rank"]["micro_batches"] for plan in plans.values()], [4, 2, 1])
+        trained = sum(device["gradients"] for device in alone["devices"])
+        self.assertEqual(alone["rank"]["sent_bytes"], 0)
+        self.assertEqual(two["rank"]["reduced_bytes"], trained)
+        self.assertEqual(two["rank"]["sent_bytes"], trained)
+        self.assertEqual(four["rank"]["sent_bytes"], trained + trained // 2)
+        for device, shared in zip(alone["devices"], two["devices"]):
+            self.assertEqual(device["weights"], shared["weights"])
+            self.assertAlmostEqual(device["step_flops"] / shared["step_flops"], 2, delta=1e-6)
+            self.assertAlmostEqual(device["seconds"], device["step_flops"] / 100e12, delta=1e-6)
+            self.assertAlmostEqual(device["busy"], device["seconds"] / alone["step"]["seconds"], delta=1e-6)
+        # Two micro-batches keep two devices busy for two thirds of a step, one of them for half.
+        self.assertAlmostEqual(two["devices"][0]["busy"], 2 / 3, delta=0.03)
+        self.assertAlmostEqual(four["devices"][0]["busy"], 1 / 2, delta=0.03)
+        self.expect(78, "cannot be shared out evenly among 3 ranks", "plan", self.recipe, "--ranks", 3)
+        self.expect(2, "--ranks", "plan", self.recipe, "--ranks", 0)
+        text = self.expect(0, "one of 2 processes: 2 of the 4 samples of a step", "plan", self.recipe, "--ranks", 2)
+        print("\n" + text.out)
+
     def test_the_recipe_is_ready_to_run(self):
         """`check` opens the devices, so simulated ones take the cards' places."""
         devices = ['placement.devices=["sim:0", "sim:1"]', f"run.output={self.folder}/run"]

@@ -75,7 +75,7 @@ class Case(unittest.TestCase):
         process = subprocess.Popen(
             [program, *map(str, arguments)],
             env=environment(env),
-            cwd=self.folder,
+            cwd=options.pop("cwd", self.folder),
             text=True,
             errors="replace",
             stdout=subprocess.PIPE,

@@ -29,13 +29,19 @@ def torchrun(rank, ranks, port, address="127.0.0.1"):
 
 
 class RanksCase(RunCase):
-    def launch(self, run, ranks, *pairs, variables=torchrun, env=None, **more):
-        """A process for each rank of one run; `variables` makes its environment."""
+    def launch(self, run, ranks, *pairs, variables=torchrun, env=None, folders=None, **more):
+        """A process for each rank of one run; `variables` makes its environment, `folders` are where they are started
+        (what a rank alone has is reached by /proc/self/cwd)."""
         port = free_port()
         more.setdefault("distributed__timeout", 60)
         arguments = self.arguments(run, *pairs, **{**FOUR, **more})
         return [
-            self.start(*arguments, env={**variables(rank, ranks, port), **(env or {})}) for rank in range(ranks)
+            self.start(
+                *arguments,
+                env={**variables(rank, ranks, port), **(env or {})},
+                cwd=folders[rank] if folders else self.folder,
+            )
+            for rank in range(ranks)
         ]
 
     def ends(self, processes, code, limit=60):

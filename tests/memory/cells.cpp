@@ -147,18 +147,15 @@ at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
 
 class Samples final : public train::BatchSource {
  public:
-  Samples(const Subject& subject, const Cell& cell, const Size& size, at::Device device)
-      : subject_(subject), cell_(cell), size_(size), device_(device) {}
+  Samples(const Subject& subject, const Cell& cell, const Size& size) : subject_(subject), cell_(cell), size_(size) {}
   [[nodiscard]] int64_t micro_batches() const override { return cell_.micro_batches; }
   Batch batch(int64_t step, int64_t micro) override {
     Batch batch;
     batch.step = static_cast<uint64_t>(step);
     for (int64_t i = 0; i < size_.samples; ++i) batch.sample_keys.push_back(static_cast<uint64_t>(micro * 16 + i));
-    batch.latents =
-        numbers(batch.sample_keys[0], {size_.samples, subject_.channels, 1, size_.height, size_.width}).to(device_);
+    batch.latents = numbers(batch.sample_keys[0], {size_.samples, subject_.channels, 1, size_.height, size_.width});
     batch.conditioning["prompt_embeds"] =
-        numbers(100 + batch.sample_keys[0], {size_.samples, size_.text, subject_.text_width})
-            .to(device_, at::kBFloat16);
+        numbers(100 + batch.sample_keys[0], {size_.samples, size_.text, subject_.text_width}).to(at::kBFloat16);
     return batch;
   }
   [[nodiscard]] std::vector<std::string> files(int64_t, int64_t) const override { return {"memory"}; }
@@ -167,7 +164,6 @@ class Samples final : public train::BatchSource {
   const Subject& subject_;
   const Cell& cell_;
   const Size& size_;
-  at::Device device_;
 };
 
 int64_t gradient_bytes(const std::vector<Parameter*>& trained, at::Device device) {
@@ -241,7 +237,8 @@ Subject hundred_million() {
   return {"100M", "", std::make_shared<test::MemorySource>(std::move(tensors)), kChannels, kText};
 }
 
-std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices) {
+std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices,
+                                   const std::function<void(const ScheduleStep&)>& before_step) {
   std::vector<Measured> measured;
   Setup setup = set_up(subject, cell, devices, measured);
   Held held(devices);
@@ -250,7 +247,7 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
   std::optional<optim::Ema> ema;
   if (cell.ema) ema.emplace(setup.trained, 0.99);
   const std::vector<int64_t> averages = held.take();
-  Samples samples(subject, cell, size, devices.front());
+  Samples samples(subject, cell, size);
   const train::KeyedRandom random(kSeed);
   optim::LrSchedule schedule;
   schedule.total_steps = 2;
@@ -261,6 +258,7 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
   parts.before_step = [&](const ScheduleStep& step) {
     const at::Device device = stages[static_cast<std::size_t>(step.stage)].device;
     const auto i = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+    if (before_step) before_step(step);
     if (step.pass == Pass::backward) kept[i] = std::max(kept[i], held.since(i) - gradient_bytes(setup.trained, device));
   };
   train::Trainer trainer(std::move(parts), 0);
@@ -299,8 +297,11 @@ std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, cons
   train::BatchShape shape{size.samples,
                           {subject.channels, 1, size.height, size.width},
                           {{"prompt_embeds", at::kBFloat16, {size.text, subject.text_width}}}};
+  // Batches are the host's, which is a device of its own unless the model is there too.
+  const at::Device host(at::kMeta, static_cast<at::DeviceIndex>(devices == 1 ? 0 : devices));
   const train::DryParts parts{*setup.model, *setup.objective, setup.memory, setup.placement,    setup.trained,
-                              {},           cell.ema,         1.0,          cell.micro_batches, std::move(shape)};
+                              {},           cell.ema,         1.0,          cell.micro_batches, std::move(shape),
+                              host};
   const train::DryStep step = train::dry_step(parts);
   for (std::size_t i = 0; i < devices; ++i) measured[i].step = step.devices.at(i);
   if (blocks != nullptr) *blocks = train::dry_blocks(parts);

@@ -4,6 +4,7 @@
 #include <plugin/loader.hpp>
 #include <train/planning/dry_run.hpp>
 
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <span>
@@ -60,8 +61,9 @@ Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
 int64_t first_step_extra(const Subject& subject, const Cell& cell, const Size& size);
 
 /// The same split over several devices, as the split placement does it by default: on those that are named, or on as
-/// many dry ones.
-std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices);
+/// many dry ones. `before_step` is called before every step of the schedule of both training steps.
+std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices,
+                                   const std::function<void(const ScheduleStep&)>& before_step = {});
 std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, const Size& size, std::size_t devices,
                                   std::vector<train::BlockPlan>* blocks = nullptr);
 

@@ -7,8 +7,11 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -38,6 +41,33 @@ bool open_device_library() {
 /// How many devices of an accelerator's kind this process sees.
 int64_t device_count(at::DeviceType type) {
   return type == at::kCUDA ? at::detail::getCUDAHooks().deviceCount() : c10::impl::VirtualGuardImpl(type).deviceCount();
+}
+
+/// LibTorch's CUDA part, once it is open.
+const void*& cuda_library() {
+  static const void* library = nullptr;
+  return library;
+}
+
+/// UUID of the device (or the MIG slice of one) that this process calls `index`; nothing when CUDA does not tell.
+std::optional<std::string> cuda_uuid(int index) {
+  // cudaDeviceProp begins with the name and the UUID (CUDA 10 to 13); its length is another in every version.
+  struct alignas(64) Properties {
+    std::array<char, 256> name;
+    std::array<unsigned char, 16> uuid;
+    std::array<char, 16384> rest;
+  };
+  if (cuda_library() == nullptr) return std::nullopt;
+  const auto get = plugin::find_function<int (*)(Properties*, int)>(cuda_library(), "cudaGetDeviceProperties");
+  const auto properties = std::make_unique<Properties>();
+  if (get == nullptr || get(properties.get(), index) != 0) return std::nullopt;
+  std::string text = "GPU-";
+  for (const unsigned char byte : properties->uuid) {
+    std::array<char, 3> digits{};
+    std::snprintf(digits.data(), digits.size(), "%02x", byte);
+    text += digits.data();
+  }
+  return text;
 }
 
 at::Device parse_device(const std::string& name, const std::string& where) {
@@ -76,7 +106,7 @@ void open_devices(std::span<const at::Device> devices, const Request& request) {
   if (highest < 0) return;
   const auto library = request.libtorch / "libtorch_cuda.so";
   try {
-    plugin::open(library, plugin::Scope::global);
+    cuda_library() = plugin::open(library, plugin::Scope::global);
   } catch (const plugin::OpenError& error) {
     throw Error(ExitCode::unavailable, "the CUDA part of LibTorch is not installed: " + std::string(error.what()) +
                                            "\n  run: tools/setup --cuda");
@@ -93,6 +123,19 @@ void open_devices(std::span<const at::Device> devices, const Request& request) {
                                            "\" does not exist, this machine has " + std::to_string(count) +
                                            " CUDA device(s)");
   log_info("CUDA opened from " + library.string());
+}
+
+std::vector<std::string> identities_of(std::span<const at::Device> devices) {
+  std::vector<std::string> identities;
+  for (const at::Device& device : devices) {
+    if (device.is_cpu()) continue;
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    const std::string as_seen =
+        device.str() +
+        (device.is_cuda() && visible != nullptr ? " of CUDA_VISIBLE_DEVICES=" + std::string(visible) : std::string());
+    identities.push_back(device.is_cuda() ? cuda_uuid(device.index()).value_or(as_seen) : as_seen);
+  }
+  return identities;
 }
 
 std::vector<at::Device> devices_of_process(std::vector<at::Device> devices, std::size_t each,

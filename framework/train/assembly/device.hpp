@@ -25,6 +25,10 @@ std::vector<at::Device> parse_devices(std::span<const std::string> names, const 
 /// not installed or has no usable device.
 void open_devices(std::span<const at::Device> devices, const Request& request);
 
+/// What tells the devices of a machine apart, whatever a process calls them: of CUDA devices (and their MIG slices) the
+/// driver's UUID. The host is not among them.
+std::vector<std::string> identities_of(std::span<const at::Device> devices);
+
 /// The devices of one of several processes on a machine, when `devices` are those of the first one and `each` is how
 /// many devices a process has: "cuda:0" is "cuda:2" in the third, and of {"cuda:0", "cuda:1"} the second has {"cuda:2",
 /// "cuda:3"}. Where the process sees no more devices than one needs, the scheduler has given it its own, and nothing is

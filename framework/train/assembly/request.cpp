@@ -22,8 +22,13 @@ Request parse_request(const std::string& text) {
   request.devices = json.value("devices", std::vector<std::string>{});
   request.random_weights = json.value("random_weights", false);
   request.tflops = json.value("tflops", std::vector<double>{});
+  request.ranks = json.value("ranks", 1);
   request.json = json.value("json", false);
   request.quiet = json.value("quiet", false);
+  request.timeout = json.value("timeout", request.timeout);
+  if (const auto failure = json.find("failure"); failure != json.end())
+    request.failure.emplace(static_cast<ExitCode>(failure->at("code").get<int>()),
+                            failure->at("message").get<std::string>());
   request.libtorch = json.at("libtorch").get<std::string>();
   request.images = json.at("images").get<std::string>();
   for (const auto& place : json.at("plugins"))

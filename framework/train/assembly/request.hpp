@@ -2,8 +2,11 @@
 #pragma once
 
 #include <plugin/manifest.hpp>
+#include <trainer/sdk/error.hpp>
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +27,11 @@ struct Request {
   bool values = false;                 ///< of inspect: read all values, however large the file
   bool random_weights = false;         ///< of prove
   std::vector<double> tflops{};        ///< of plan: what the devices compute in a second, in 1e12
+  int ranks = 1;                       ///< of plan: processes that share every step
   std::vector<std::string> devices{};  ///< of plugins check
   bool json = false, quiet = false;
+  int64_t timeout = 600;         ///< of run and cache: distributed.timeout in seconds, as far as the recipe told it
+  std::optional<Error> failure;  ///< of run and cache: what is wrong with this rank's recipe or files; for the others
   std::filesystem::path libtorch, images;
   std::vector<plugin::SearchFolder> plugins;
 };

@@ -49,7 +49,8 @@ Json json_of(const DevicePlan& device) {
           {"transient", device.step.transient()},
           {"total", device.total()},
           {"step_flops", device.flops},
-          {"busy", device.busy}};
+          {"busy", device.busy},
+          {"seconds", device.seconds ? Json(*device.seconds) : Json()}};
 }
 
 Json json_of(const PhasePlan& phase, const Plan& plan) {
@@ -71,6 +72,14 @@ Json json_of(const StepTime& time) {
   return json;
 }
 
+Json json_of(const RankPlan& rank) {
+  return {{"ranks", rank.ranks},
+          {"micro_batch_size", rank.share.micro_batch_size},
+          {"micro_batches", rank.share.micro_batches},
+          {"reduced_bytes", rank.ranks > 1 ? rank.reduced : 0},
+          {"sent_bytes", rank.sent()}};
+}
+
 Json json_of(const Group& group) {
   const planner::BlockCost& cost = group.block->cost;
   return {{"type", group.block->type},
@@ -87,13 +96,10 @@ Json json_of(const Group& group) {
 }
 
 void print_json(const Plan& plan) {
-  Json json{{"model", plan.model},
-            {"batch", plan.batch},
-            {"devices", Json::array()},
-            {"phases", Json::array()},
-            {"blocks", Json::array()},
-            {"step", json_of(plan.time)},
-            {"ram", plan.ram() ? Json(*plan.ram()) : Json()}};
+  Json json{{"model", plan.model},        {"batch", plan.batch},
+            {"devices", Json::array()},   {"phases", Json::array()},
+            {"blocks", Json::array()},    {"step", json_of(plan.time)},
+            {"rank", json_of(plan.rank)}, {"ram", plan.ram() ? Json(*plan.ram()) : Json()}};
   for (const DevicePlan& device : plan.devices) json["devices"].push_back(json_of(device));
   for (const PhasePlan& phase : plan.phases) json["phases"].push_back(json_of(phase, plan));
   for (const Group& group : grouped(plan.blocks)) json["blocks"].push_back(json_of(group));
@@ -137,6 +143,9 @@ void print_time(const Plan& plan) {
   std::printf("\n");
   for (const DevicePlan& device : plan.devices) {
     std::snprintf(text, sizeof text, "%s a step, busy %.0f %%", format_flops(device.flops).c_str(), 100 * device.busy);
+    if (device.seconds)
+      std::snprintf(text, sizeof text, "%s a step in %.3g s, busy %.0f %%", format_flops(device.flops).c_str(),
+                    *device.seconds, 100 * device.busy);
     std::printf("  %-18s %s: %s\n", device.device.c_str(), text, device.parts.c_str());
   }
   const StepTime& time = plan.time;
@@ -146,6 +155,17 @@ void print_time(const Plan& plan) {
   if (time.makespan > 0 && plan.devices.size() > 1)
     std::printf(", %.2f x as fast as one device after the other", time.serial / time.makespan);
   std::printf("; %.2f x the time without recomputation\n", time.plain);
+}
+
+/// What several processes share, and what they send each other.
+void print_ranks(const RankPlan& rank) {
+  if (rank.ranks == 1) return;
+  std::printf(
+      "one of %d processes: %lld of the %lld samples of a step; gradients of %s are made the mean of all, for "
+      "which each sends and receives %s a step\n",
+      rank.ranks, static_cast<long long>(rank.share.micro_batches * rank.share.micro_batch_size),
+      static_cast<long long>(rank.share.all_micro_batches * rank.share.micro_batch_size), text_of(rank.reduced).c_str(),
+      text_of(rank.sent()).c_str());
 }
 
 void print_blocks(const Plan& plan) {
@@ -163,6 +183,7 @@ void print_text(const Plan& plan) {
   std::printf("%s\n%s\n", plan.model.c_str(), plan.batch.c_str());
   print_devices(plan);
   print_time(plan);
+  print_ranks(plan.rank);
   print_blocks(plan);
   std::printf("\n");
   print_row("phases, at most", plan.memories);
@@ -207,9 +228,11 @@ std::vector<double> speeds_of(const Request& request, std::size_t devices) {
 }  // namespace
 
 int command_plan(const Request& request) {
-  Assembly assembly(request, Assembly::Use::plan);
+  distributed::Place place;  // of the first: all have equal shares
+  place.size = request.ranks;
+  Assembly assembly(request, Assembly::Use::plan, place);
   choose_strategies(assembly, request.json);
-  const Plan plan = make_plan(assembly, speeds_of(request, assembly.devices().size()));
+  const Plan plan = make_plan(assembly, speeds_of(request, assembly.devices().size()), request.ranks);
   if (request.json)
     print_json(plan);
   else

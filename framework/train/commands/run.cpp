@@ -7,6 +7,10 @@
 #include <train/commands/commands.hpp>
 #include <train/run.hpp>
 
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
 namespace trainer::train {
 
 namespace {
@@ -18,9 +22,21 @@ struct Member {
     request.quiet = true;
     set_log_level(LogLevel::error);
   }
-  distributed::Group join(const Assembly& assembly) const {
-    return {place, std::chrono::seconds(assembly.recipe().distributed.timeout)};
+  /// First of all, so that whatever is wrong with one rank ends all at once. A rank that could not even read its recipe
+  /// joins to say so; it waits less for the others, which may have the same to say to nobody.
+  distributed::Group join() const {
+    const std::chrono::seconds timeout(request.timeout);
+    if (!request.failure) return {place, timeout};
+    std::optional<distributed::Group> ranks;
+    try {
+      ranks.emplace(place, std::min(timeout, kPatience));
+    } catch (const Error&) {
+      throw request.failure->context("rank " + std::to_string(place.rank));
+    }
+    ranks->together([this] { throw *request.failure; });
+    throw *request.failure;
   }
+  static constexpr std::chrono::seconds kPatience{30};
   Request request;
   distributed::Place place;
 };
@@ -29,10 +45,10 @@ struct Member {
 
 int command_run(const Request& asked) {
   const Member member(asked);
-  Assembly assembly(member.request, Assembly::Use::run, member.place);
-  distributed::Group ranks = member.join(assembly);
+  distributed::Group ranks = member.join();
   ExitCode end = ExitCode::preempted;
   ranks.together([&] {
+    Assembly assembly(member.request, Assembly::Use::run, member.place);
     Run run(assembly, member.request, ranks);
     run.prepare();
     if (!run.train()) return;
@@ -45,15 +61,19 @@ int command_run(const Request& asked) {
 int command_cache(const Request& asked) {
   const Member member(asked);
   const Request& request = member.request;
-  Assembly assembly(request, Assembly::Use::run, member.place);
-  distributed::Group ranks = member.join(assembly);
+  distributed::Group ranks = member.join();
   metrics::Console console(console_options(request));
   checkpoint::catch_stop_signals();
   Prepared prepared;
-  ranks.together([&] { prepared = prepare(assembly, console, ranks); });
+  std::string folder;
+  ranks.together([&] {
+    Assembly assembly(request, Assembly::Use::run, member.place);
+    folder = assembly.recipe().cache.folder;
+    agree(assembly, ranks);
+    prepared = prepare(assembly, console, ranks);
+  });
   if (!ranks.writer()) return static_cast<int>(ExitCode::done);
   for (const std::string& note : prepared.notes) log_info(note);
-  const std::string& folder = assembly.recipe().cache.folder;
   if (request.json)
     std::printf("%s\n", nlohmann::ordered_json{{"pictures", prepared.pictures},
                                                {"latents_made", prepared.latents_made},

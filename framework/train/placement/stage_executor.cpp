@@ -7,6 +7,7 @@
 #include <train/forward.hpp>
 #include <train/placement/stage_executor.hpp>
 
+#include <map>
 #include <utility>
 
 namespace trainer::train {
@@ -59,6 +60,25 @@ std::vector<at::Tensor> flat(const Flow& flow) {
 
 bool needs_gradient(const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
 
+/// Tensors of an example on the way to the stage that reads them; those of one name may come from anywhere.
+class NamedParcels {
+ public:
+  NamedParcels() = default;
+  NamedParcels(Transfers& transfers, const NamedTensors& tensors, at::Device to) {
+    for (const auto& [name, tensor] : tensors)
+      parcels_.emplace(name, tensor.defined() ? transfers.send({tensor}, tensor.device(), to) : Parcel{{tensor}, {}});
+  }
+  NamedTensors receive(Transfers& transfers, at::Device device) {
+    NamedTensors tensors;
+    for (auto& [name, parcel] : parcels_) tensors[name] = transfers.receive(std::move(parcel), device).front();
+    parcels_.clear();
+    return tensors;
+  }
+
+ private:
+  std::map<std::string, Parcel> parcels_;
+};
+
 /// A flow between two stages.
 struct FlowParcel {
   Parcel parcel;
@@ -85,6 +105,7 @@ class StageExecutor::Step {
         recompute_state_(state),
         losses_(micro_batches),
         examples_(micro_batches),
+        targets_(micro_batches),
         forward_(micro_batches),
         backward_(micro_batches),
         graphs_(executor.stages_.size(), std::vector<Graph>(micro_batches)) {}
@@ -109,7 +130,8 @@ class StageExecutor::Step {
       flow = run_blocks(executor_.model_, std::move(flow), stage.first, stage.end, executor_.memory_, &recompute_state_,
                         static_cast<int64_t>(micro));
       if (stage.epilogue) {
-        const Example& example = examples_[micro];
+        Example& example = examples_[micro];
+        example.targets = targets_[micro].receive(executor_.transfers_, stage.device);
         graph.loss = executor_.objective_.loss(example, Prediction(executor_.model_, flow));
         losses_[micro] = graph.loss.detach();
       } else {
@@ -119,10 +141,14 @@ class StageExecutor::Step {
     if (stage.epilogue) examples_[micro] = {};
   }
 
+  /// The targets are on their way from here on, though the last stage needs them only at its end.
   void take_example(std::size_t micro) {
+    Transfers& transfers = executor_.transfers_;
+    const at::Device first = executor_.stages_.front().device;
     Example example = inputs_.example(static_cast<int64_t>(micro));
-    example.inputs = moved(std::move(example.inputs), executor_.stages_.front().device);
-    example.targets = moved(std::move(example.targets), executor_.stages_.back().device);
+    targets_[micro] = NamedParcels(transfers, example.targets, executor_.stages_.back().device);
+    example.inputs = NamedParcels(transfers, example.inputs, first).receive(transfers, first);
+    example.targets.clear();
     examples_[micro] = std::move(example);
   }
 
@@ -189,7 +215,8 @@ class StageExecutor::Step {
   const StageInputs& inputs_;
   RecomputeState& recompute_state_;
   std::vector<at::Tensor> losses_;
-  std::vector<Example> examples_;
+  std::vector<Example> examples_;           ///< without targets until the epilogue takes them
+  std::vector<NamedParcels> targets_;       ///< for the epilogue
   std::vector<FlowParcel> forward_;         ///< what the next stage of a micro-batch receives
   std::vector<Parcel> backward_;            ///< gradients of the flat output, for the stage before
   std::vector<std::vector<Graph>> graphs_;  ///< by stage and micro-batch

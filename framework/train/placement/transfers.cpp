@@ -8,9 +8,14 @@
 namespace trainer::train {
 namespace {
 
+bool is_accelerator(at::Device device) { return !device.is_cpu() && !device.is_meta(); }
+
 bool have_streams(at::Device from, at::Device to) {
-  return from.type() == to.type() && !from.is_cpu() && !from.is_meta();
+  return from.type() == to.type() && from != to && is_accelerator(from);
 }
+
+/// In page-locked memory, from which a copy does not block the host. The allocator keeps it until the copy is done.
+at::Tensor pinned(const at::Tensor& tensor) { return tensor.is_pinned() ? tensor : tensor.pin_memory(); }
 
 }  // namespace
 
@@ -18,14 +23,14 @@ const Transfers::Lanes& Transfers::lanes(at::Device device) {
   const auto it = lanes_.find(device.index());
   if (it != lanes_.end()) return it->second;
   const c10::impl::VirtualGuardImpl guard(device.type());
-  return lanes_
-      .emplace(device.index(), Lanes{guard.getStreamFromGlobalPool(device), guard.getStreamFromGlobalPool(device)})
-      .first->second;
+  const auto stream = [&] { return guard.getStreamFromGlobalPool(device); };
+  return lanes_.emplace(device.index(), Lanes{stream(), stream(), stream()}).first->second;
 }
 
 Parcel Transfers::send(std::vector<at::Tensor> tensors, at::Device from, at::Device to) {
   const at::NoGradGuard no_grad;
   Parcel parcel;
+  if (from.is_cpu() && is_accelerator(to)) return upload(tensors, to);
   if (!have_streams(from, to)) {
     for (at::Tensor& tensor : tensors)
       parcel.tensors.push_back(tensor.defined() ? tensor.detach().to(to) : at::Tensor());
@@ -47,6 +52,17 @@ Parcel Transfers::send(std::vector<at::Tensor> tensors, at::Device from, at::Dev
   }
   parcel.arrived = std::make_shared<c10::Event>(to.type());
   parcel.arrived->record(in);
+  return parcel;
+}
+
+Parcel Transfers::upload(const std::vector<at::Tensor>& tensors, at::Device to) {
+  Parcel parcel;
+  const c10::Stream stream = lanes(to).from_host;
+  const c10::StreamGuard here(stream);
+  for (const at::Tensor& tensor : tensors)
+    parcel.tensors.push_back(tensor.defined() ? pinned(tensor.detach()).to(to, /*non_blocking=*/true) : at::Tensor());
+  parcel.arrived = std::make_shared<c10::Event>(to.type());
+  parcel.arrived->record(stream);
   return parcel;
 }
 

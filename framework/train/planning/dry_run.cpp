@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
+#include <base/heartbeat.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
 #include <train/planning/dry_run.hpp>
@@ -14,10 +15,9 @@
 namespace trainer::train {
 namespace {
 
-/// On the current dry device.
-at::Tensor shaped(std::vector<int64_t> shape, at::ScalarType dtype, int64_t samples) {
+at::Tensor shaped(std::vector<int64_t> shape, at::ScalarType dtype, int64_t samples, at::Device device) {
   shape.insert(shape.begin(), samples);
-  return at::empty(shape, at::TensorOptions().dtype(dtype).device(at::kMeta));
+  return at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
 }
 
 /// Samples without content.
@@ -30,9 +30,9 @@ class DryBatches final : public BatchSource {
     batch.step = static_cast<uint64_t>(step);
     const int64_t samples = parts_.batch.samples;
     for (int64_t i = 0; i < samples; ++i) batch.sample_keys.push_back(static_cast<uint64_t>(micro * samples + i));
-    if (!parts_.batch.latents.empty()) batch.latents = shaped(parts_.batch.latents, at::kFloat, samples);
+    if (!parts_.batch.latents.empty()) batch.latents = shaped(parts_.batch.latents, at::kFloat, samples, parts_.data);
     for (const TensorInfo& info : parts_.batch.conditioning)
-      batch.conditioning[info.name] = shaped(info.shape, info.dtype, samples);
+      batch.conditioning[info.name] = shaped(info.shape, info.dtype, samples, parts_.data);
     return batch;
   }
   [[nodiscard]] std::vector<std::string> files(int64_t, int64_t) const override { return {}; }
@@ -44,8 +44,9 @@ class DryBatches final : public BatchSource {
 /// Noise without values; the numbers that choose timesteps are mid-range ones.
 class DryRandom final : public Random {
  public:
+  explicit DryRandom(at::Device device) : device_(device) {}
   [[nodiscard]] at::Tensor noise(const Batch& batch, at::IntArrayRef row_shape) const override {
-    return shaped(row_shape.vec(), at::kFloat, static_cast<int64_t>(batch.sample_keys.size()));
+    return shaped(row_shape.vec(), at::kFloat, static_cast<int64_t>(batch.sample_keys.size()), device_);
   }
   [[nodiscard]] std::vector<double> uniform(const Batch&, int64_t, int64_t count) const override {
     return std::vector<double>(static_cast<std::size_t>(count), 0.5);
@@ -53,6 +54,9 @@ class DryRandom final : public Random {
   [[nodiscard]] std::vector<double> normal(const Batch&, int64_t, int64_t count) const override {
     return std::vector<double>(static_cast<std::size_t>(count), 0.0);
   }
+
+ private:
+  at::Device device_;
 };
 
 /// Index of a dry device; that of "meta" is 0.
@@ -60,9 +64,9 @@ std::size_t index_of(at::Device device) { return static_cast<std::size_t>(std::m
 at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
 int64_t held(std::size_t index) { return planner::bytes_in_use(dry_device(index)).current; }
 
-/// All up to the last that a run uses.
+/// All up to the last that the model uses.
 std::size_t devices_of(const DryParts& parts) {
-  std::size_t last = std::max(index_of(parts.data), index_of(parts.placement.prologue));
+  std::size_t last = index_of(parts.placement.prologue);
   for (const at::Device device : parts.placement.blocks) last = std::max(last, index_of(device));
   return std::max(last, index_of(parts.placement.epilogue)) + 1;
 }
@@ -136,10 +140,11 @@ DryStep count_step(const DryParts& parts) {
   for (const Parameter* parameter : parts.trained)
     bytes[index_of(parameter->value().device())].gradients += static_cast<int64_t>(parameter->value().nbytes());
   DryBatches batches(parts);
-  const DryRandom random;
+  const DryRandom random(parts.data);
   optim::LrSchedule schedule;
   schedule.total_steps = 2;
   Watch watch(parts, bytes);
+  beat();
   Parts run{parts.model, parts.objective, parts.memory,          parts.placement, random,
             batches,     optimizer,       ema ? &*ema : nullptr, schedule,        parts.max_grad_norm};
   run.before_step = [&](const ScheduleStep& step) { watch.before(step); };
@@ -158,7 +163,7 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
   const PlacementPlan& placement = parts.placement;
   const c10::DeviceGuard guard(parts.data);
   DryBatches batches(parts);
-  const Example example = parts.objective.prepare(batches.batch(0, 0), parts.model, DryRandom());
+  const Example example = parts.objective.prepare(batches.batch(0, 0), parts.model, DryRandom(parts.data));
   const auto blocks = parts.model.blocks();
   const c10::DeviceGuard there(placement.prologue);
   const Flow first = parts.model.prologue(moved(example.inputs, placement.prologue));
@@ -166,6 +171,7 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
   std::map<std::string, planner::BlockCost> known;
   std::vector<BlockPlan> plans;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
+    beat();
     const Site site{blocks[i], static_cast<int64_t>(i), static_cast<int64_t>(blocks.size()), 0};
     const CheckpointOptions options = parts.memory.run_at(site, nullptr).options;
     const std::string key = planner::cost_key(*blocks[i], flows[i]) + (options.recompute ? '1' : '0') +

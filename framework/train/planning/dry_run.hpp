@@ -33,7 +33,7 @@ struct DryParts {
   double max_grad_norm = 1.0;
   int64_t micro_batches = 1;
   BatchShape batch;
-  at::Device data{at::kMeta, 0};  ///< where batches are made
+  at::Device data{at::kMeta, 0};  ///< where batches are made: the host's in a run
 };
 
 /// Of one device in bytes; exact but for `peak`, in which temporaries inside a kernel may be missing.

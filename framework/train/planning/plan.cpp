@@ -100,27 +100,19 @@ class Planner {
 
   [[nodiscard]] DryParts dry_parts(const Objective& objective, Plan& plan) const {
     const recipe::Train& train = recipe_.train;
-    const int64_t micro_batches = train.batch_size / train.micro_batch_size;
+    const distributed::Share& share = assembly_.share();
     const data::Bucket bucket = largest_of(recipe_, factor_);
-    BatchShape batch{train.micro_batch_size, {}, conditioning_.tensors};
+    BatchShape batch{share.micro_batch_size, {}, conditioning_.tensors};
     if (const DiffusionTraits* traits = loaded_.model->diffusion())
       batch.latents = {traits->latent_channels, 1, bucket.height / factor_, bucket.width / factor_};
-    plan.batch = std::to_string(train.micro_batch_size) + " sample(s) of " + bucket.text() + " at a time, " +
-                 std::to_string(micro_batches) + " time(s) a step, " + std::to_string(conditioning_.tokens()) +
+    plan.batch = std::to_string(share.micro_batch_size) + " sample(s) of " + bucket.text() + " at a time, " +
+                 std::to_string(share.micro_batches) + " time(s) a step, " + std::to_string(conditioning_.tokens()) +
                  " text tokens";
     for (const std::string& note : {conditioning_.note, notes_})
       if (!note.empty()) plan.batch += " (" + note + ")";
-    return {*loaded_.model,
-            objective,
-            loaded_.memory,
-            loaded_.placement,
-            loaded_.trained,
-            {},
-            train.ema_decay > 0,
-            train.max_grad_norm,
-            micro_batches,
-            std::move(batch),
-            assembly_.dry(assembly_.devices().front())};
+    return {
+        *loaded_.model,      objective,           loaded_.memory,      loaded_.placement, loaded_.trained,        {},
+        train.ema_decay > 0, train.max_grad_norm, share.micro_batches, std::move(batch),  assembly_.dry(at::kCPU)};
   }
 
   void plan_training(Plan& plan) {
@@ -167,7 +159,11 @@ class Planner {
     for (const BlockPlan& block : plan.blocks)
       again += block.cost.recomputed_flops * static_cast<double>(micro_batches);
     const Timeline timeline = timeline_of(loaded_.placement, times);
-    for (std::size_t i = 0; i < plan.devices.size(); ++i) plan.devices[i].busy = timeline.busy(dry_device(i));
+    for (std::size_t i = 0; i < plan.devices.size(); ++i) {
+      plan.devices[i].busy = timeline.busy(dry_device(i));
+      const auto working = timeline.working.find(dry_device(i).str());
+      if (!speeds_.empty()) plan.devices[i].seconds = working == timeline.working.end() ? 0 : working->second;
+    }
     plan.time = {timeline.makespan, timeline.serial, !speeds_.empty(), all > again ? all / (all - again) : 1};
   }
 
@@ -274,9 +270,12 @@ std::optional<int64_t> Plan::ram() const {
   return program + most;
 }
 
-Plan make_plan(Assembly& assembly, const std::vector<double>& speeds) {
+Plan make_plan(Assembly& assembly, const std::vector<double>& speeds, int ranks) {
   planner::install_byte_counter();
-  return Planner(assembly, speeds).plan();
+  Plan plan = Planner(assembly, speeds).plan();
+  plan.rank = {ranks, assembly.share()};
+  for (const DevicePlan& device : plan.devices) plan.rank.reduced += device.step.gradients;
+  return plan;
 }
 
 }  // namespace trainer::train

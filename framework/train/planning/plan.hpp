@@ -19,6 +19,7 @@ struct DevicePlan {
   StepBytes step;
   double flops = 0;  ///< of a step: matrix products, convolutions and attentions, recomputed ones included
   double busy = 0;   ///< share of a step in which it computes, copies taken as free
+  std::optional<double> seconds{};  ///< in which it does, when its speed is given
   [[nodiscard]] int64_t resident() const { return weights + adapter + step.optimizer + step.ema; }
   [[nodiscard]] int64_t total() const { return resident() + step.peak; }
 };
@@ -38,6 +39,15 @@ struct StepTime {
   double plain = 1;                 ///< work in relation to that of a step without recomputation
 };
 
+/// One of several processes that share every step.
+struct RankPlan {
+  int ranks = 1;
+  distributed::Share share;
+  int64_t reduced = 0;  ///< bytes of gradients (fp32) that the processes make the mean of, a step
+  /// Bytes that each sends a step, and as many that it receives: the sums of its slice, then all slices.
+  [[nodiscard]] int64_t sent() const { return 2 * (reduced - reduced / ranks); }
+};
+
 struct Plan {
   std::string model, batch;           ///< one line each
   std::vector<DevicePlan> devices;    ///< in the order of placement.devices
@@ -46,14 +56,16 @@ struct Plan {
   std::vector<PhasePlan> phases;
   std::vector<BlockPlan> blocks;
   StepTime time;
+  RankPlan rank;        ///< the one that all else is about
   int64_t program = 0;  ///< RAM of this process with LibTorch opened, in bytes
   /// RAM at its highest: the program, and tensors of the phase that holds most; nullopt when a phase is not known.
   [[nodiscard]] std::optional<int64_t> ram() const;
 };
 
-/// For an assembly made with Assembly::Use::plan. `speeds`: FLOPs a second of each device, one for all, or none.
-/// Throws Error when the model's files are missing, or when what the recipe names cannot run on shapes; encoders that
-/// are missing or cannot only leave their phases open.
-Plan make_plan(Assembly& assembly, const std::vector<double>& speeds);
+/// For an assembly made with Assembly::Use::plan, for one of `ranks` processes (the assembly's place is one of as
+/// many). `speeds`: FLOPs a second of each device, one for all, or none. Throws Error when the model's files are
+/// missing, or when what the recipe names cannot run on shapes; encoders that are missing or cannot only leave their
+/// phases open.
+Plan make_plan(Assembly& assembly, const std::vector<double>& speeds, int ranks = 1);
 
 }  // namespace trainer::train

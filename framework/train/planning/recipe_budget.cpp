@@ -139,8 +139,7 @@ DryParts DryModel::parts(const recipe::Recipe& recipe) const {
 }
 
 DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& batch) {
-  return {assembly.load_model(ModelUse::dry, std::move(memory)), assembly.objective(), batch,
-          assembly.dry(assembly.devices().front())};
+  return {assembly.load_model(ModelUse::dry, std::move(memory)), assembly.objective(), batch, assembly.dry(at::kCPU)};
 }
 
 BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format) {

@@ -24,7 +24,7 @@ struct Clocks {
   double host = 0;  ///< the host has waited until then
   int epoch = 1;    ///< a reset makes older ready times void
   std::vector<Event> log;
-  std::vector<std::string> races;
+  std::vector<std::string> races, waits;
 };
 Clocks& clocks() {
   static auto& instance = *new Clocks;
@@ -35,7 +35,7 @@ double* ready_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   BlockHeader* header = header_of(tensor.storage().unsafeGetStorageImpl()->data_ptr());
   if (header == nullptr) return nullptr;
-  if (header->epoch != clocks().epoch) *header = {header->bytes, header->device, clocks().epoch, 0};
+  if (header->epoch != clocks().epoch) *header = {header->bytes, header->device, clocks().epoch, header->pinned, 0};
   return &header->ready;
 }
 
@@ -75,6 +75,17 @@ bool host_waits_for(const std::string& op) {
   return names.contains(op);
 }
 
+bool is_page_locked(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return false;
+  const BlockHeader* header = header_of(tensor.storage().unsafeGetStorageImpl()->data_ptr());
+  return header != nullptr && header->pinned;
+}
+
+void host_waits(const std::string& op, double until) {
+  clocks().host = std::max(clocks().host, until);
+  clocks().waits.push_back(op);
+}
+
 int index_of(const at::Tensor& tensor) { return tensor.is_privateuseone() ? tensor.device().index() : -1; }
 
 }  // namespace
@@ -93,7 +104,7 @@ void account(int device, const std::string& op, at::ArrayRef<at::Tensor> in, at:
   const double end = start + c.cost.launch + std::max(flops / c.cost.flops, static_cast<double>(bytes) / c.cost.bytes);
   clock = end;
   for (const at::Tensor& tensor : out) finish_at(tensor, end);
-  if (host_waits_for(op)) c.host = std::max(c.host, end);
+  if (host_waits_for(op)) host_waits(op, end);
   c.log.push_back({device, current_stream(device), op, start, end, bytes, flops});
 }
 
@@ -112,7 +123,9 @@ void account_copy(const at::Tensor& from, const at::Tensor& to, bool non_blockin
   link = end;
   for (const int device : {source, target})
     if (device >= 0) c.stream[{device, current_stream(device)}] = end;
-  if (target < 0 && !non_blocking) c.host = std::max(c.host, end);
+  // As CUDA does it: only a copy that is asked not to block, from or to page-locked memory, leaves the host free.
+  const bool with_host = source < 0 || target < 0;
+  if (with_host && !(non_blocking && is_page_locked(source < 0 ? from : to))) host_waits(name, end);
   finish_at(to, end);
   const int owner = target >= 0 ? target : source;
   c.log.push_back({owner, current_stream(owner), name, start, end, bytes_of(from), 0});
@@ -144,6 +157,7 @@ void reset_clocks() {
   c.host = 0;
   c.log.clear();
   c.races.clear();
+  c.waits.clear();
   ++c.epoch;
 }
 double makespan() {
@@ -166,6 +180,10 @@ std::vector<Event> take_log() {
 std::vector<std::string> take_races() {
   const std::lock_guard lock(clocks().mutex);
   return std::exchange(clocks().races, {});
+}
+std::vector<std::string> take_waits() {
+  const std::lock_guard lock(clocks().mutex);
+  return std::exchange(clocks().waits, {});
 }
 
 }  // namespace trainer::sim

@@ -127,7 +127,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   c10::Device getDeviceFromPtr(void* data) const override {
     return {kSim, static_cast<c10::DeviceIndex>((static_cast<BlockHeader*>(data) - 1)->device)};
   }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &host_allocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
     const c10::DeviceGuard guard(storage.device());
     at::native::resize_bytes_nocuda(storage, bytes);

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 #include "sim.hpp"
 
@@ -50,7 +52,7 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::Device where, int payer) {
     pool(payer).current -= static_cast<int64_t>(bytes);
     TORCH_CHECK_WITH(OutOfMemoryError, false, "host out of memory: ", bytes, " bytes");
   }
-  *header = BlockHeader{bytes, payer, 0, 0};
+  *header = BlockHeader{bytes, payer, 0, false, 0};
   void* data = header + 1;
   if (payer >= 0 && poison) std::memset(data, 0xFF, bytes);
   return {data, data, &release, where};
@@ -59,6 +61,31 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::Device where, int payer) {
 class HostAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override { return allocate_block(bytes, c10::kCPU, payer_of_host); }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+/// Addresses of page-locked blocks: any other pointer may be asked about too.
+struct PinnedBlocks {
+  std::mutex mutex;
+  std::set<const void*> addresses;
+};
+PinnedBlocks& pinned_blocks() {
+  static auto& instance = *new PinnedBlocks;
+  return instance;
+}
+
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr block = allocate_block(bytes, c10::kCPU, -1);
+    if (BlockHeader* header = header_of(block); header != nullptr) {
+      header->pinned = true;
+      const std::lock_guard lock(pinned_blocks().mutex);
+      pinned_blocks().addresses.insert(block.get());
+    }
+    return block;
+  }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
@@ -100,6 +127,14 @@ c10::Allocator& host_allocator() {
   static auto& allocator = *new HostAllocator;
   return allocator;
 }
+c10::Allocator& pinned_allocator() {
+  static auto& allocator = *new PinnedAllocator;
+  return allocator;
+}
+bool is_pinned(const void* data) {
+  const std::lock_guard lock(pinned_blocks().mutex);
+  return pinned_blocks().addresses.contains(data);
+}
 c10::Allocator& device_allocator() {
   static auto& allocator = *new SimAllocator;
   return allocator;
@@ -118,6 +153,10 @@ BlockHeader* header_of(const c10::DataPtr& data) {
 void release(void* data) {
   if (data == nullptr) return;
   BlockHeader* header = static_cast<BlockHeader*>(data) - 1;
+  if (header->pinned) {
+    const std::lock_guard lock(pinned_blocks().mutex);
+    pinned_blocks().addresses.erase(data);
+  }
   pool(header->device).current -= static_cast<int64_t>(header->bytes);
   if (header->device >= 0 && poison) std::memset(data, 0xFF, header->bytes);
   std::free(header);

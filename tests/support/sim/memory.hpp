@@ -12,9 +12,10 @@ constexpr auto kSim = c10::DeviceType::PrivateUse1;
 /// In front of every block; the deleter knows from it whom to credit, whichever thread frees.
 struct alignas(64) BlockHeader {
   std::size_t bytes = 0;
-  int device = -1;   ///< -1: host
-  int epoch = 0;     ///< of the clocks that `ready` belongs to
-  double ready = 0;  ///< virtual time at which the contents are complete
+  int device = -1;      ///< -1: host
+  int epoch = 0;        ///< of the clocks that `ready` belongs to
+  bool pinned = false;  ///< page-locked host memory
+  double ready = 0;     ///< virtual time at which the contents are complete
 };
 
 /// The header of a block made here, or null for memory of others.
@@ -25,6 +26,10 @@ void release(void* data);
 void move_charge(BlockHeader& header, int device);
 
 c10::Allocator& host_allocator();
+/// Of page-locked host memory; all of it is counted as the host's.
+c10::Allocator& pinned_allocator();
+/// Whether a block of it begins at `data`.
+bool is_pinned(const void* data);
 c10::Allocator& device_allocator();
 /// Registers both with LibTorch.
 void install_allocators();

@@ -61,7 +61,7 @@ struct Event {
 /// Turns clocks and log on.
 void set_timeline(bool on);
 void set_cost(const Cost& cost);
-/// All clocks to zero, log and races emptied.
+/// All clocks to zero; log, races and waits emptied.
 void reset_clocks();
 /// When the last operation of all devices ends.
 double makespan();
@@ -72,5 +72,8 @@ std::vector<Event> take_log();
 /// Operations that read a tensor on a stream that had not waited for the stream that writes it: on a real device they
 /// may read what was there before. Empties the list.
 std::vector<std::string> take_races();
+/// Operations and copies for whose end the host waited before it gave out more work: reads of values, and copies
+/// between host and device that were blocking or of memory that is not page-locked. Empties the list.
+std::vector<std::string> take_waits();
 
 }  // namespace trainer::sim

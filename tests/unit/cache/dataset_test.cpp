@@ -11,7 +11,7 @@ class BatchesTest : public CacheTest {
   CachedBatches batches(const data::SamplerOptions& options, uint64_t keep_bytes = 1 << 20) {
     Built result = built();
     const std::vector<data::SamplerItem> items = sampler_items(dataset());
-    return {Reader(store(), keep_bytes), std::move(result), data::Sampler(items, options), at::kCPU};
+    return {Reader(store(), keep_bytes), std::move(result), data::Sampler(items, options)};
   }
 };
 

@@ -95,15 +95,38 @@ TEST(FailingGroup, ARankThatWorksIsWaitedForBeyondTheTimeout) {
   for (const auto& problem : problems) EXPECT_FALSE(problem) << message_of(problem);
 }
 
-TEST(FailingGroup, LongWorkThatTellsNothingIsWaitedFor) {
+TEST(FailingGroup, LongWorkThatGetsOnIsWaitedFor) {
   const auto problems = run_ranks(2, seconds(2), [](Group& group) {
     if (group.rank() == 1) {
       const LongWork work(group, "loading");
-      std::this_thread::sleep_for(seconds(4));
+      for (int tensor = 0; tensor < 40; ++tensor) {
+        std::this_thread::sleep_for(milliseconds(100));
+        beat();
+      }
     }
     group.barrier();
   });
   for (const auto& problem : problems) EXPECT_FALSE(problem) << message_of(problem);
+}
+
+/// Its process lives and so does the thread that speaks for it.
+TEST(FailingGroup, ARankThatHangsInLongWorkIsNamed) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto problems = run_ranks(2, seconds(2), [](Group& group) {
+    if (group.rank() == 1) {
+      const LongWork work(group, "loading the model");
+      std::this_thread::sleep_for(seconds(6));
+    }
+    group.barrier();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(15));
+  for (const auto& problem : problems) {
+    ASSERT_TRUE(problem);
+    EXPECT_EQ(code_of(problem), ExitCode::collective_timeout);
+    const std::string text = message_of(problem);
+    EXPECT_NE(text.find("rank 1 (host "), std::string::npos) << text;
+    EXPECT_NE(text.find("got nothing done for 2 s; its last sign was: loading the model"), std::string::npos) << text;
+  }
 }
 
 TEST(FailingGroup, WhoNeverJoinsIsNamed) {

@@ -155,6 +155,25 @@ TEST_F(Clock, AMissingSynchronisationIsFound) {
   EXPECT_TRUE(take_races().empty());
 }
 
+TEST_F(Clock, OnlyACopyFromPageLockedMemoryLeavesTheHostFree) {
+  const at::Tensor a = at::ones({100, 100}, on(0)), b = at::ones({100, 100}, on(1)), host = at::ones({100, 100});
+  const at::Tensor pinned = host.pin_memory();
+  EXPECT_TRUE(pinned.is_pinned());
+  EXPECT_FALSE(host.is_pinned());
+  const auto both = [&](const at::Tensor& from, bool non_blocking) {
+    reset_clocks();
+    a.mm(a);  // 2 s
+    from.to(device(0), non_blocking);
+    b.mm(b);
+    return makespan();
+  };
+  EXPECT_DOUBLE_EQ(both(host, true), 4.01) << "the second device got its work when the first was through";
+  EXPECT_EQ(take_waits(), std::vector<std::string>{"copy:-1>0"});
+  EXPECT_DOUBLE_EQ(both(pinned, false), 4.01);
+  EXPECT_DOUBLE_EQ(both(pinned, true), 2.01);
+  EXPECT_TRUE(take_waits().empty());
+}
+
 TEST_F(Clock, TheLogNamesOperationsInOrder) {
   const at::Tensor a = at::ones({4, 4}, on(0));
   take_log();
