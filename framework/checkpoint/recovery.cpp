@@ -51,10 +51,15 @@ std::vector<int64_t> steps_in(const fs::path& root) {
   return steps;
 }
 
-Manifest verify_folder(const fs::path& folder) {
-  if (!fs::is_directory(folder)) throw Error(ExitCode::not_found, folder.string() + ": no such checkpoint folder");
+namespace {
+
+/// The manifest of a checkpoint folder; its files are not looked at.
+Manifest manifest_of(const fs::path& folder) {
+  std::error_code unreadable;
+  if (!fs::is_directory(folder, unreadable))
+    throw Error(ExitCode::not_found, folder.string() + ": no such checkpoint folder");
   const fs::path file = folder / kManifestName;
-  if (!fs::exists(file))
+  if (!fs::exists(file, unreadable))
     throw Error(ExitCode::bad_input, folder.string() + ": has no " + kManifestName, "CKPT_MISSING");
   Manifest manifest = parse_manifest(read_file(file, kManifestLimit, "checkpoint manifest"), file.string());
   for (const char* needed : {kTensorsName, kStateName})
@@ -66,8 +71,28 @@ Manifest verify_folder(const fs::path& folder) {
                 folder.string() + ": holds the state after step " + std::to_string(manifest.step) +
                     "; rename it to what it holds, or delete it",
                 "CKPT_STEP");
+  return manifest;
+}
+
+}  // namespace
+
+Manifest verify_folder(const fs::path& folder) {
+  Manifest manifest = manifest_of(folder);
   verify_files(folder, manifest);
   return manifest;
+}
+
+bool looks_whole(const fs::path& folder) {
+  try {
+    const Manifest manifest = manifest_of(folder);
+    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const FileRecord& record) {
+      std::error_code failed;
+      const auto bytes = fs::file_size(folder / record.name, failed);
+      return !failed && bytes == record.bytes;
+    });
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::optional<fs::path> newest_whole(const fs::path& root, const std::function<void(const fs::path&)>& read,

@@ -26,6 +26,9 @@ std::vector<int64_t> steps_in(const std::filesystem::path& root);
 /// CKPT_MANIFEST, CKPT_STEP, CKPT_SIZE or CKPT_HASH; io.
 Manifest verify_folder(const std::filesystem::path& folder);
 
+/// Whether the manifest is whole and all files are there and as long as it says; contents are not read.
+bool looks_whole(const std::filesystem::path& folder);
+
 /// Calls `read` with the folders of `root` from the newest step down until it takes one, and returns that. One that it
 /// refuses as bad_input is renamed to "<name>.bad-<code>" and reported in `notes`. nullopt when there never was a
 /// checkpoint; throws Error (not_found) when there are some but none is whole: never a silent restart.

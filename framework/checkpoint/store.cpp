@@ -114,12 +114,12 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
 std::vector<int64_t> Store::steps() const { return steps_in(root_); }
 
 void Store::rotate(int64_t keep) {
-  std::vector<int64_t> all = steps();
   if (keep <= 0) return;
-  while (static_cast<int64_t>(all.size()) > keep) {
-    discard(folder_of(all.front()));
-    all.erase(all.begin());
-  }
+  std::vector<int64_t> all = steps();
+  // One that is damaged protects nothing, so it does not count.
+  for (int64_t whole = 0; !all.empty() && whole < keep; all.pop_back())
+    if (looks_whole(folder_of(all.back()))) ++whole;
+  for (const int64_t step : all) discard(folder_of(step));
 }
 
 std::optional<Loaded> Store::newest(std::vector<std::string>& notes) {

@@ -37,7 +37,8 @@ class Store {
   /// tensor holds NaN or infinity: such a state is never committed.
   std::filesystem::path save(int64_t step, const Content& content, std::map<std::string, std::string> fingerprints);
 
-  /// Deletes all but the newest `keep` checkpoints (0: none is deleted). Call after a successful save.
+  /// Deletes what is older than the newest `keep` checkpoints that look whole (0: nothing). Call after a successful
+  /// save.
   void rotate(int64_t keep);
 
   /// The newest checkpoint that is whole. A damaged one is renamed to "<name>.bad-<code>" and reported in `notes`, and

@@ -62,6 +62,16 @@ TEST_F(StoreTest, RotationKeepsTheNewest) {
   EXPECT_EQ(store_.steps().size(), 2U);
 }
 
+TEST_F(StoreTest, RotationDoesNotCountWhatIsDamaged) {
+  for (const int64_t step : {1, 2, 3, 4, 5}) store_.save(step, content_of(1), {});
+  fs::resize_file(ckpt() / "step-0000000004/state.json", 1);
+  fs::remove(ckpt() / "step-0000000003/MANIFEST.json");
+  store_.rotate(2);
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{2, 3, 4, 5})) << "5 and 2 are the two that are whole";
+  store_.rotate(1);
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{5}));
+}
+
 TEST_F(StoreTest, LeftoversOfACrashAreRemoved) {
   store_.save(7, content_of(1), {});
   fs::create_directories(ckpt() / ".tmp-9-run-1");
