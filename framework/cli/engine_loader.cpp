@@ -99,6 +99,7 @@ int call_engine(const std::string& command, nlohmann::json request, const Layout
   if (call == nullptr) throw Error(ExitCode::unavailable, layout.engine.string() + " is no engine");
   request["libtorch"] = folder.string();
   request["images"] = layout.images.string();
+  request["nccl"] = layout.nccl.string();
   for (const auto& [path, origin] : layout.plugins)
     request["plugins"].push_back({{"folder", path.string()}, {"origin", origin}});
   return call(TRAINER_VERSION, command.c_str(), request.dump().c_str());

@@ -27,6 +27,7 @@ Layout find_layout(const std::vector<std::string>& extra) {
     const toml::table table = toml::parse_file(file.string());
     layout.engine = table["engine"].value_or(std::string());
     layout.images = table["images"].value_or(std::string());
+    layout.nccl = table["nccl"].value_or(std::string());
     for (const auto& folder : *table["plugins"].as_array())
       layout.plugins.push_back({folder.value_or(std::string()), "build tree"});
     return layout;
@@ -34,6 +35,7 @@ Layout find_layout(const std::vector<std::string>& extra) {
   const fs::path libraries = program.parent_path() / TRAINER_LIBDIR;
   layout.engine = libraries / "libtrainer.so";
   layout.images = libraries / "trainer/libtrainer_images.so";
+  layout.nccl = libraries / "trainer/libtrainer_nccl.so";
   layout.plugins.push_back({libraries / "trainer/plugins", "installed"});
   return layout;
 }

@@ -10,6 +10,7 @@ namespace trainer::cli {
 
 struct Layout {
   std::filesystem::path engine, images;
+  std::filesystem::path nccl;                 ///< may not be there
   std::vector<plugin::SearchFolder> plugins;  ///< --plugin-dir, then TRAINER_PLUGIN_PATH, then our own
 };
 

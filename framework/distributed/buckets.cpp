@@ -8,7 +8,8 @@ std::vector<Bucket> buckets_of(const std::vector<at::Tensor>& tensors, int64_t m
   std::vector<Bucket> buckets;
   int64_t filled = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (buckets.empty() || filled + tensors[i].numel() > most) buckets.push_back({i, i}), filled = 0;
+    if (buckets.empty() || filled + tensors[i].numel() > most || tensors[i].device() != tensors[i - 1].device())
+      buckets.push_back({i, i}), filled = 0;
     buckets.back().end = i + 1;
     filled += tensors[i].numel();
   }
@@ -17,7 +18,7 @@ std::vector<Bucket> buckets_of(const std::vector<at::Tensor>& tensors, int64_t m
 
 at::Tensor packed(const std::vector<at::Tensor>& tensors, const Bucket& bucket) {
   std::vector<at::Tensor> flat;
-  for (std::size_t i = bucket.first; i < bucket.end; ++i) flat.push_back(tensors[i].reshape({-1}).cpu());
+  for (std::size_t i = bucket.first; i < bucket.end; ++i) flat.push_back(tensors[i].reshape({-1}));
   return at::cat(flat);
 }
 

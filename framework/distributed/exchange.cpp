@@ -7,6 +7,7 @@
 #include <distributed/exchange.hpp>
 
 #include <cstdlib>
+#include <map>
 
 namespace trainer::distributed {
 namespace {
@@ -53,9 +54,25 @@ std::shared_ptr<gloo::transport::Device> device_of(const Place& place, const Mee
 
 struct Exchange::Gloo {
   Meeting& meeting;
-  int ranks;
+  int rank, ranks;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
   bool broken = false;
+  std::map<at::DeviceType, std::unique_ptr<Lane>> lanes{};
+
+  [[nodiscard]] Lane* lane_of(const at::Tensor& tensor) const {
+    const auto it = lanes.find(tensor.device().type());
+    return it == lanes.end() ? nullptr : it->second.get();
+  }
+  /// `work` by a lane.
+  void by_lane(const std::function<void(const std::function<void()>& waiting)>& work) {
+    try {
+      work([this] { meeting.waiting(); });
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception&) {
+      meeting.broken(first_line(text_of(std::current_exception())));
+    }
+  }
 
   void wait(const c10::intrusive_ptr<c10d::Work>& work) {
     try {
@@ -87,7 +104,7 @@ Exchange::Exchange(const Place& place, Meeting& meeting, milliseconds timeout) {
     const auto store = c10::make_intrusive<c10d::PrefixStore>("trainer/gloo", meeting.store());
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, place.rank, place.size, options);
     group->setTimeout(kGlooTimeout);
-    gloo_.reset(new Gloo{meeting, place.size, std::move(group)});
+    gloo_.reset(new Gloo{meeting, place.rank, place.size, std::move(group)});
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -102,13 +119,22 @@ Exchange::~Exchange() {
   if (gloo_->broken) static_cast<void>(gloo_->group.release());
 }
 
+void Exchange::use(at::DeviceType type, OpenLane open) {
+  gloo_->lanes[type].reset(open(gloo_->meeting.store()->clone(), gloo_->rank, gloo_->ranks));
+}
+
+bool Exchange::carries(at::Device device) const { return device.is_cpu() || gloo_->lanes.contains(device.type()); }
+
 at::Tensor Exchange::gather(const at::Tensor& own) {
   std::vector<int64_t> sizes = own.sizes().vec();
   sizes.insert(sizes.begin(), gloo_->ranks);
   at::Tensor all = at::empty(sizes, own.options()), mine = own;
   gloo_->meeting.enter();
   at::Tensor flat = all.view({-1}), mine_flat = mine.view({-1});
-  gloo_->wait(gloo_->group->_allgather_base(flat, mine_flat));
+  if (Lane* lane = gloo_->lane_of(own))
+    gloo_->by_lane([&](const auto& waiting) { lane->gather(flat, mine_flat, waiting); });
+  else
+    gloo_->wait(gloo_->group->_allgather_base(flat, mine_flat));
   return all;
 }
 
@@ -116,7 +142,10 @@ at::Tensor Exchange::swap(const at::Tensor& rows) {
   at::Tensor out = at::empty(rows.sizes(), rows.options()), in = rows;
   std::vector<int64_t> even;
   gloo_->meeting.enter();
-  gloo_->wait(gloo_->group->alltoall_base(out, in, even, even));
+  if (Lane* lane = gloo_->lane_of(rows))
+    gloo_->by_lane([&](const auto& waiting) { lane->swap(out, in, waiting); });
+  else
+    gloo_->wait(gloo_->group->alltoall_base(out, in, even, even));
   return out;
 }
 

@@ -121,7 +121,18 @@ at::Tensor Group::joined(const at::Tensor& own) {
   return exchange_->gather(own.detach().cpu().contiguous()).flatten(0, 1).to(own.device());
 }
 
-at::Tensor Group::mean_over_ranks(const at::Tensor& flat) {
+void Group::use(at::DeviceType type, OpenLane open) {
+  if (exchange_) exchange_->use(type, open);
+}
+
+bool Group::carries(at::Device device) const { return exchange_ && exchange_->carries(device); }
+
+void Group::abandon() {
+  if (meeting_) meeting_->abandon();
+}
+
+at::Tensor Group::mean(const at::Tensor& flat) {
+  if (!exchange_) return flat;
   const int64_t ranks = place_.size, each = (flat.numel() + ranks - 1) / ranks;
   const at::Tensor padded = at::constant_pad_nd(flat, {0, each * ranks - flat.numel()});
   // Each rank sums its slice of all ranks' values, then everybody gets all slices.
@@ -137,9 +148,10 @@ First Group::average(const std::vector<at::Tensor>& tensors) {
   const c10::NoGradGuard no_grad;
   bool finite = true;
   for (const Bucket& bucket : buckets_of(tensors)) {
-    const at::Tensor flat = packed(tensors, bucket);
+    at::Tensor flat = packed(tensors, bucket);
+    if (!carries(flat.device())) flat = flat.cpu();
     finite = finite && at::isfinite(flat).all().item<bool>();
-    unpack(mean_over_ranks(flat), tensors, bucket);
+    unpack(mean(flat), tensors, bucket);
   }
   return first(finite ? 0 : 1);
 }

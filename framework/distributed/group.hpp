@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <base/heartbeat.hpp>
 #include <distributed/environment.hpp>
+#include <distributed/lane.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <chrono>
@@ -87,17 +88,25 @@ class Group {
   at::Tensor joined(const at::Tensor& own);
   /// Collective: replaces each tensor (fp32, equal shapes on all ranks) by its mean over the ranks. The sum is made in
   /// the order of ranks in fp32, element by element, whatever their number: the same bits on every rank and in every
-  /// repetition. Tensors on other devices go through host memory. Returns the first rank with a value that was not
-  /// finite before.
+  /// repetition. Tensors on devices without a lane go through host memory. Returns the first rank with a value that was
+  /// not finite before.
   First average(const std::vector<at::Tensor>& tensors);
+
+  /// On all ranks: tensors on devices of this kind are exchanged by a lane, no longer through host memory.
+  void use(at::DeviceType type, OpenLane open);
+  /// Whether tensors on the device reach other ranks without a copy to the host.
+  [[nodiscard]] bool carries(at::Device device) const;
+  /// Collective: the mean over the ranks of flat fp32 values in host memory, or where `carries` says so; summed as
+  /// `average` does.
+  at::Tensor mean(const at::Tensor& flat);
+  /// No more collectives: one that waits in another thread throws.
+  void abandon();
 
   /// Runs `work`; when it throws Error, the others are told why, and the message names this rank.
   void together(const std::function<void()>& work);
 
  private:
   friend class LongWork;
-  at::Tensor mean_over_ranks(const at::Tensor& flat);
-
   Place place_;
   std::unique_ptr<Meeting> meeting_;  ///< null in a group of one
   std::unique_ptr<Exchange> exchange_;

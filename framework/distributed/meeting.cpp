@@ -91,7 +91,8 @@ struct Meeting::Board {
   std::vector<Seen> seen;
   Clock::time_point read = Clock::now();  ///< when the signs were read last
   std::optional<Fault> fault, to_tell;
-  bool lost = false;   ///< the store broke
+  bool lost = false;  ///< the store broke
+  bool abandoned = false;
   bool ended = false;  ///< the thread did
 
   void run();
@@ -235,6 +236,11 @@ void Meeting::progress() {
   ++board_->own.progress;
 }
 
+void Meeting::abandon() {
+  const std::lock_guard lock(board_->mutex);
+  board_->abandoned = true;
+}
+
 void Meeting::enter() {
   entered_ = Clock::now();
   const std::lock_guard lock(board_->mutex);
@@ -271,6 +277,7 @@ Missing Meeting::holder_missing() const {
 void Meeting::waiting() const {
   check();
   std::unique_lock lock(board_->mutex);
+  if (board_->abandoned) throw Error(ExitCode::failed, "this rank gave up an exchange");
   const Clock::time_point now = Clock::now();
   const bool silent = board_->lost || now - board_->read >= timeout_;
   const std::vector<Missing> late = late_ranks(board_->seen, place_.rank, board_->own.meeting, entered_, now, timeout_);

@@ -51,6 +51,8 @@ class Meeting {
   /// Throws Error when the run cannot go on: another rank failed (with its exit code), or is late for the collective
   /// since `enter` (collective_timeout). Cheap.
   void waiting() const;
+  /// From now on `waiting` throws, in whichever thread waits: this rank cannot go on.
+  void abandon();
   /// Throws Error when another rank failed; for long work between collectives.
   void check() const;
   /// A collective broke. Finds out who is gone and throws Error (collective_timeout) that names it, or what

@@ -15,6 +15,7 @@
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
 #include <train/planning/recipe_budget.hpp>
+#include <train/assembly/device.hpp>
 #include <train/run.hpp>
 #include <weights/model_files.hpp>
 
@@ -112,6 +113,7 @@ void Run::require_recipe_of_folder() const {
 
 void Run::prepare() {
   agree();
+  if (ranks_.size() > 1 && device().is_cuda()) ranks_.use(at::kCUDA, open_nccl(request_));
   // What does not fit together is told before hours of encoding. With a budget the plan decides what fits.
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_, ranks_); });
@@ -238,6 +240,8 @@ void Run::resume() {
   parts.fused = fused_ ? &*fused_ : nullptr;
   parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
   parts.ranks = &ranks_;
+  // Where devices compute, a processor is free for it; where processors do, it would take what the backward needs.
+  parts.overlap = !device().is_cpu();
   int64_t step = 0;
   if (const std::optional<checkpoint::Loaded> found = find_checkpoint()) {
     const Progress saved = read_progress(*found);

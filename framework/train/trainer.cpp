@@ -41,7 +41,12 @@ std::string first_bad_gradient(const std::vector<Parameter*>& parameters) {
 Trainer::Trainer(Parts parts, int64_t first_step)
     : parts_(std::move(parts)),
       stages_(parts_.model, parts_.objective, parts_.memory, parts_.placement, parts_.plugins),
-      step_(first_step) {}
+      step_(first_step) {
+  if (!parts_.overlap || parts_.ranks->size() == 1) return;
+  std::vector<at::Tensor> parameters;
+  for (const Parameter* parameter : parts_.optimizer.parameters()) parameters.push_back(parameter->value());
+  overlap_.emplace(*parts_.ranks, std::move(parameters));
+}
 
 Example Trainer::example(int64_t micro) const {
   const Mark mark(kMarkData);
@@ -58,6 +63,7 @@ std::vector<at::Tensor> Trainer::accumulate_gradients() {
 
 distributed::First Trainer::average_gradients() {
   if (parts_.ranks->size() == 1) return {};
+  if (overlap_) return overlap_->finish();
   const Mark mark(kMarkRanks);
   std::vector<at::Tensor> gradients;
   for (const Parameter* parameter : parts_.optimizer.parameters()) {
@@ -76,6 +82,7 @@ StepReport Trainer::step() {
 
   parts_.optimizer.zero_grad();  // a step that threw may have left the gradients of its first micro-batches
   if (parts_.fused != nullptr) parts_.fused->begin(report.learning_rate);
+  if (overlap_) overlap_->begin();
   const std::vector<at::Tensor> own = accumulate_gradients();
   const distributed::First bad_gradient = average_gradients();
   const at::Tensor losses = parts_.ranks->joined(at::stack(own));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <distributed/group.hpp>
+#include <distributed/overlap.hpp>
 #include <optim/adamw.hpp>
 #include <optim/ema.hpp>
 #include <optim/fused_backward.hpp>
@@ -10,6 +11,7 @@
 #include <train/placement/stage_executor.hpp>
 
 #include <functional>
+#include <optional>
 
 namespace trainer::train {
 
@@ -30,6 +32,7 @@ struct Parts {
   optim::FusedBackward* fused = nullptr;
   /// The ranks that train together; `data` gives this rank's share of every step, `placement` runs it.
   distributed::Group* ranks = &distributed::Group::alone();
+  bool overlap = false;  ///< gradients are exchanged while the backward makes others: same bits, another thread
   /// Called before every step of the placement's schedule; may be empty.
   std::function<void(const ScheduleStep& step)> before_step{};
 };
@@ -79,6 +82,7 @@ class Trainer {
 
   Parts parts_;
   StageExecutor stages_;
+  std::optional<distributed::OverlappedAverage> overlap_;
   int64_t step_;                  ///< optimiser steps done
   bool first_step_done_ = false;  ///< of this process
   RecomputeState recompute_state_;

@@ -125,6 +125,22 @@ void open_devices(std::span<const at::Device> devices, const Request& request) {
   log_info("CUDA opened from " + library.string());
 }
 
+distributed::OpenLane open_nccl(const Request& request) {
+  const std::string what = "several processes with CUDA devices exchange gradients by NCCL: ";
+  const std::string advice =
+      "\n  install the headers of NCCL and CUDA (tools/setup --cuda fetches them) and build the program again";
+  if (request.nccl.empty() || !std::filesystem::exists(request.nccl))
+    throw Error(ExitCode::unavailable, what + "this program was built without it (libtrainer_nccl.so)" + advice);
+  try {
+    const auto open = plugin::find_function<distributed::OpenLane>(plugin::open(request.nccl, plugin::Scope::local),
+                                                                   "trainer_nccl_lane");
+    if (open != nullptr) return open;
+  } catch (const plugin::OpenError& error) {
+    throw Error(ExitCode::unavailable, what + error.what() + advice);
+  }
+  throw Error(ExitCode::unavailable, what + request.nccl.string() + " has no trainer_nccl_lane" + advice);
+}
+
 std::vector<std::string> identities_of(std::span<const at::Device> devices) {
   std::vector<std::string> identities;
   for (const at::Device& device : devices) {

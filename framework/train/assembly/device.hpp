@@ -2,6 +2,7 @@
 #pragma once
 
 #include <distributed/environment.hpp>
+#include <distributed/lane.hpp>
 #include <train/assembly/request.hpp>
 
 #include <c10/core/Device.h>
@@ -24,6 +25,11 @@ std::vector<at::Device> parse_devices(std::span<const std::string> names, const 
 /// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is
 /// not installed or has no usable device.
 void open_devices(std::span<const at::Device> devices, const Request& request);
+
+/// What exchanges tensors on CUDA devices among processes: NCCL, from a library of ours that exists where the program
+/// was built with NCCL's headers. After open_devices. Throws Error (unavailable) when it is not there or cannot be
+/// opened.
+distributed::OpenLane open_nccl(const Request& request);
 
 /// What tells the devices of a machine apart, whatever a process calls them: of CUDA devices (and their MIG slices) the
 /// driver's UUID. The host is not among them.

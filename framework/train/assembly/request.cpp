@@ -31,6 +31,7 @@ Request parse_request(const std::string& text) {
                             failure->at("message").get<std::string>());
   request.libtorch = json.at("libtorch").get<std::string>();
   request.images = json.at("images").get<std::string>();
+  request.nccl = json.value("nccl", "");
   for (const auto& place : json.at("plugins"))
     request.plugins.push_back({place.at("folder").get<std::string>(), place.at("origin").get<std::string>()});
   return request;

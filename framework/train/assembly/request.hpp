@@ -32,7 +32,7 @@ struct Request {
   bool json = false, quiet = false;
   int64_t timeout = 600;         ///< of run and cache: distributed.timeout in seconds, as far as the recipe told it
   std::optional<Error> failure;  ///< of run and cache: what is wrong with this rank's recipe or files; for the others
-  std::filesystem::path libtorch, images;
+  std::filesystem::path libtorch, images, nccl;
   std::vector<plugin::SearchFolder> plugins;
 };
 

@@ -10,7 +10,9 @@
 #include <ATen/ops/stack.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <condition_variable>
 #include <limits>
+#include <map>
 #include <mutex>
 
 namespace trainer::distributed {
@@ -119,6 +121,70 @@ void averages_in_order_of_ranks(int ranks) {
 TEST(Group, TwoRanksAverageInOrder) { averages_in_order_of_ranks(2); }
 TEST(Group, ThreeRanksAverageInOrder) { averages_in_order_of_ranks(3); }
 TEST(Group, FourRanksAverageInOrder) { averages_in_order_of_ranks(4); }
+
+/// Ranks that are threads hand each other their tensors: a lane without a library.
+class ThreadLane final : public Lane {
+ public:
+  struct Table {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<int, at::Tensor> brought;
+    int taken = 0, rounds = 0;
+  };
+  ThreadLane(Table& table, int rank, int ranks) : table_(table), rank_(rank), ranks_(ranks) {}
+  void gather(at::Tensor& all, at::Tensor& own, const std::function<void()>& waiting) override {
+    exchange(own, waiting, [&](int rank, const at::Tensor& theirs) { all.view({ranks_, -1})[rank].copy_(theirs); });
+  }
+  void swap(at::Tensor& out, at::Tensor& in, const std::function<void()>& waiting) override {
+    exchange(in, waiting, [&](int rank, const at::Tensor& theirs) { out[rank].copy_(theirs[rank_]); });
+  }
+
+ private:
+  template <typename Take>
+  void exchange(const at::Tensor& own, const std::function<void()>& waiting, const Take& take) {
+    std::unique_lock lock(table_.mutex);
+    const auto wait = [&](const auto& done) {
+      while (!table_.changed.wait_for(lock, std::chrono::milliseconds(50), done)) waiting();
+    };
+    wait([&] { return !table_.brought.contains(rank_); });  // the round before
+    table_.brought[rank_] = own;
+    table_.changed.notify_all();
+    wait([&] { return static_cast<int>(table_.brought.size()) == ranks_; });
+    for (const auto& [rank, theirs] : table_.brought) take(rank, theirs);
+    const int round = table_.rounds;
+    if (++table_.taken == ranks_) table_.brought.clear(), table_.taken = 0, ++table_.rounds;
+    table_.changed.notify_all();
+    wait([&] { return table_.rounds > round; });
+  }
+  Table& table_;
+  int rank_, ranks_;
+};
+
+ThreadLane::Table& table() {
+  static auto& instance = *new ThreadLane::Table;
+  return instance;
+}
+
+Lane* open_thread_lane(const c10::intrusive_ptr<c10d::Store>&, int rank, int ranks) {
+  return new ThreadLane(table(), rank, ranks);
+}
+
+TEST(Group, ALaneGivesTheSameBits) {
+  constexpr int kRanks = 3;
+  std::vector<std::vector<at::Tensor>> by_gloo(kRanks), by_lane(kRanks);
+  for (auto* results : {&by_gloo, &by_lane}) {
+    for (int rank = 0; rank < kRanks; ++rank) (*results)[static_cast<std::size_t>(rank)] = gradients(rank);
+    expect_good(run_ranks(kRanks, seconds(60), [&](Group& group) {
+      if (results == &by_lane) group.use(at::kCPU, &open_thread_lane);
+      EXPECT_TRUE(group.carries(at::kCPU));
+      EXPECT_EQ(group.average((*results)[static_cast<std::size_t>(group.rank())]).rank, -1);
+    }));
+  }
+  EXPECT_GT(table().rounds, 0);
+  for (int rank = 0; rank < kRanks; ++rank)
+    for (std::size_t i = 0; i < by_gloo[0].size(); ++i)
+      EXPECT_TRUE(at::equal(by_gloo[0][i], by_lane[static_cast<std::size_t>(rank)][i])) << rank << " " << i;
+}
 
 TEST(Group, NonFiniteGradientsAreTracedToTheirRank) {
   expect_good(run_ranks(3, seconds(20), [](Group& group) {
