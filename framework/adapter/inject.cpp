@@ -85,8 +85,4 @@ std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> l
   return parameters;
 }
 
-void enable(std::span<const Linear> layers, bool on) {
-  for (const Linear& layer : layers) layer.state().adapter_enabled = on;
-}
-
 }  // namespace trainer::adapter

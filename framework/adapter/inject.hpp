@@ -31,7 +31,4 @@ std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> l
 std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
                                const std::function<at::Device(const std::string& layer)>& device_of);
 
-/// Turns the adapter of all layers on or off, for samples of the untrained model.
-void enable(std::span<const Linear> layers, bool on);
-
 }  // namespace trainer::adapter

@@ -61,10 +61,6 @@ std::vector<Draw> Sampler::batch(uint64_t step, int64_t micro) const {
   return draws;
 }
 
-double Sampler::epochs(uint64_t step) const {
-  return static_cast<double>(step) * static_cast<double>(options_.batch_size) / static_cast<double>(epoch_size_);
-}
-
 const std::vector<Sampler::Service>& Sampler::cycle(uint64_t number) const {
   if (number == cycle_number_) return cycle_;
   struct Place {

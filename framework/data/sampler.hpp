@@ -50,8 +50,6 @@ class Sampler {
   [[nodiscard]] std::vector<Draw> batch(uint64_t step, int64_t micro) const;
   /// Samples of an epoch: all, with repeats.
   [[nodiscard]] uint64_t epoch_size() const { return epoch_size_; }
-  /// Epochs drawn before `step`, e.g. 2.5.
-  [[nodiscard]] double epochs(uint64_t step) const;
 
  private:
   struct Stream {

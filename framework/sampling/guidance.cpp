@@ -1,7 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
-#include <c10/core/GradMode.h>
 #include <sampling/guidance.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -16,15 +15,6 @@ NamedTensors step_inputs(const NamedTensors& conditioning, const at::Tensor& lat
 }
 
 }  // namespace
-
-Forward model_forward(Model& model) {
-  return [&model](const NamedTensors& inputs) {
-    const c10::NoGradGuard no_grad;
-    Flow flow = model.prologue(inputs);
-    for (Block* block : model.blocks()) flow.carried = block->forward(flow);
-    return model.epilogue(flow);
-  };
-}
 
 double model_time(const DiffusionTraits& traits, double sigma) {
   return traits.time_at_noise * sigma + (1 - traits.time_at_noise) * (1 - sigma);

@@ -6,12 +6,8 @@
 
 namespace trainer::sampling {
 
-/// One forward without gradients: inputs by name -> the model's output [B, C, T, h, w]. A run with memory strategies
-/// gives its own (block swapping needs to know of every block); `model_forward` is the plain one.
+/// One forward without gradients: inputs by name -> the model's output [B, C, T, h, w].
 using Forward = std::function<at::Tensor(const NamedTensors& inputs)>;
-
-/// Prologue, blocks in order, epilogue. The model is borrowed.
-Forward model_forward(Model& model);
 
 /// What a picture is made from. Tensors have a batch axis, e.g. {"prompt_embeds": [1, L, J]}.
 struct Conditioning {

@@ -4,13 +4,10 @@
 #include <train/forward.hpp>
 #include <trainer/sdk/recompute.hpp>
 
+#include <utility>
+
 namespace trainer::train {
 namespace {
-
-Site site_of(Model& model, std::size_t index, int64_t micro_batch) {
-  const auto blocks = model.blocks();
-  return {blocks[index], static_cast<int64_t>(index), static_cast<int64_t>(blocks.size()), micro_batch};
-}
 
 bool finite(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors)
@@ -20,23 +17,26 @@ bool finite(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-Flow run_blocks(Model& model, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
-                RecomputeState* state, int64_t micro_batch) {
+Flow run_blocks(const Chain& chain, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
+                RecomputeState* state) {
   for (std::size_t i = first; i < end; ++i)
-    flow.carried = run_block(*model.blocks()[i], flow, memory.run_at(site_of(model, i, micro_batch), state));
+    flow.carried = run_block(chain.block(i), flow, memory.run_at(chain.site(i), chain.part(i), state));
   return flow;
 }
 
 at::Tensor forward_loss(Model& model, const Objective& objective, const Example& example, const MemoryStack& memory,
                         RecomputeState& state, int64_t micro_batch) {
-  const Flow flow =
-      run_blocks(model, model.prologue(example.inputs), 0, model.blocks().size(), memory, &state, micro_batch);
+  Flow flow = model.prologue(example.inputs);
+  const Chain chain(model, flow, micro_batch);
+  flow = run_blocks(chain, std::move(flow), 0, model.blocks().size(), memory, &state);
   return objective.loss(example, Prediction(model, flow));
 }
 
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory) {
   const at::NoGradGuard no_grad;
-  return model.epilogue(run_blocks(model, model.prologue(inputs), 0, model.blocks().size(), memory, nullptr, 0));
+  Flow flow = model.prologue(inputs);
+  const Chain chain(model, flow, 0);
+  return model.epilogue(run_blocks(chain, std::move(flow), 0, model.blocks().size(), memory, nullptr));
 }
 
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory, const PlacementPlan& plan) {
@@ -44,9 +44,10 @@ at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& 
   TORCH_CHECK(plan.blocks.size() == model.blocks().size(), "the plan is of another model");
   const c10::DeviceGuard guard(plan.prologue);
   Flow flow = model.prologue(moved(inputs, plan.prologue));
+  const Chain chain(model, flow, 0);
   for (const Stage& stage : stages_of(plan)) {
     const c10::DeviceGuard here(stage.device);
-    flow = run_blocks(model, moved(std::move(flow), stage.device), stage.first, stage.end, memory, nullptr, 0);
+    flow = run_blocks(chain, moved(std::move(flow), stage.device), stage.first, stage.end, memory, nullptr);
   }
   const c10::DeviceGuard last(plan.epilogue);
   return model.epilogue(flow);
@@ -59,10 +60,11 @@ std::string first_non_finite(Model& model, const Example& example, const MemoryS
     if (!finite({tensor})) return "the input \"" + name + "\"";
   Flow flow = model.prologue(moved(example.inputs, plan.prologue));
   if (!finite(flow.carried) || !finite(flow.shared)) return "the prologue (embedders and modulation)";
+  const Chain chain(model, flow, 0);
   for (const Stage& stage : stages_of(plan)) {
     flow = moved(std::move(flow), stage.device);
     for (std::size_t i = stage.first; i < stage.end; ++i) {
-      flow = run_blocks(model, std::move(flow), i, i + 1, memory, nullptr, 0);
+      flow = run_blocks(chain, std::move(flow), i, i + 1, memory, nullptr);
       if (!finite(flow.carried)) return "block \"" + model.blocks()[i]->info().name + "\"";
     }
   }

@@ -3,14 +3,15 @@
 #pragma once
 
 #include <train/assembly/memory_stack.hpp>
+#include <train/chain.hpp>
 #include <train/placement/stages.hpp>
 #include <trainer/sdk/objective.hpp>
 
 namespace trainer::train {
 
 /// Blocks [first, end) of the chain. `state` may be null.
-Flow run_blocks(Model& model, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
-                RecomputeState* state, int64_t micro_batch);
+Flow run_blocks(const Chain& chain, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
+                RecomputeState* state);
 
 /// The graph of one micro-batch's loss (fp32 scalar), for a model on one device.
 at::Tensor forward_loss(Model& model, const Objective& objective, const Example& example, const MemoryStack& memory,

@@ -331,14 +331,20 @@ bool Run::after_step(const StepReport& report) {
   if (attempts_) attempts_->reached(step);
   const bool last = step >= recipe_.run.steps;
   ranks_.progress("training, step " + std::to_string(step + (last ? 0 : 1)));
+  tested_.end_step();
   stop_ = ranks_.first(checkpoint::stop_signal());
   if (last) return true;
-  if (stop_.rank >= 0) return false;
-  if (is_saved(step)) save_on_the_way();
-  if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
+  const bool stopped = stop_.rank >= 0;
+  if (stopped && tested_.may_save(trainer_->recompute_state(), ranks_)) return false;
+  if (stopped) {
+    console_.clear();
+    log_info("stopping after one more step, in which what the recompute leaves out is tested again");
+  } else {
+    if (is_saved(step)) save_on_the_way();
+    if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
+  }
   step_bytes_.emplace(device());
-  // In time: the step that a checkpoint is made of is the one that is tested again.
-  if (is_saved(step + 1)) trainer_->recompute_state().recheck_elision();
+  if (stopped || is_saved(step + 1)) tested_.test_next(trainer_->recompute_state());
   return true;
 }
 

@@ -15,6 +15,7 @@
 #include <train/profile/profiler.hpp>
 #include <train/record.hpp>
 #include <train/samples.hpp>
+#include <train/tested_steps.hpp>
 #include <train/trainer.hpp>
 
 #include <memory>
@@ -108,6 +109,7 @@ class Run {
   std::optional<planner::PeakMark> step_bytes_;  ///< since the last step
   int64_t first_step_ = 0;                       ///< steps done when this process took over
   bool recompute_logged_ = false;
+  TestedSteps tested_;
 };
 
 }  // namespace trainer::train

@@ -1,11 +1,7 @@
 #include <weights/convert.hpp>
 
 #include <ATen/ops/aminmax.h>
-#include <ATen/ops/clamp.h>
 #include <ATen/ops/view_as_real.h>
-#include <trainer/sdk/error.hpp>
-#include <trainer/sdk/names.hpp>
-#include <trainer/sdk/weights.hpp>
 #include <weights/safetensors_header.hpp>
 
 #include <algorithm>
@@ -38,21 +34,6 @@ constexpr std::pair<Dtype, at::ScalarType> kTypes[] = {
     {Dtype::u64, at::ScalarType::UInt64},
 };
 
-/// Largest finite value of a float8 type that `convert_dtype` saturates to; 0 for other types.
-double float8_limit(at::ScalarType type) {
-  switch (type) {
-    case at::ScalarType::Float8_e4m3fn:
-      return 448.0;
-    case at::ScalarType::Float8_e5m2:
-    case at::ScalarType::Float8_e5m2fnuz:
-      return 57344.0;
-    case at::ScalarType::Float8_e4m3fnuz:
-      return 240.0;
-    default:
-      return 0.0;
-  }
-}
-
 bool finite_piece(const at::Tensor& piece) {
   // The extremes carry NaN, so two numbers tell about all of them.
   const auto [low, high] = at::aminmax(piece);
@@ -75,15 +56,6 @@ std::optional<Dtype> file_dtype(at::ScalarType type) {
   return std::nullopt;
 }
 
-at::Tensor convert_dtype(const at::Tensor& tensor, at::ScalarType type) {
-  if (tensor.scalar_type() == type) return tensor;
-  const double limit = float8_limit(type);
-  if (limit == 0.0) return tensor.to(type);
-  // Between two float8 types there is no clamp kernel; bf16 and fp32 hold each of their values.
-  const at::Tensor wide = at::isFloat8Type(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
-  return at::clamp(wide, -limit, limit).to(type);
-}
-
 bool all_finite(const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
   if (tensor.numel() == 0 || at::isIntegralType(type, /*includeBool=*/true)) return true;
@@ -95,22 +67,6 @@ bool all_finite(const at::Tensor& tensor) {
     if (!finite_piece(flat.narrow(0, at, std::min(kPiece, flat.numel() - at)).to(at::kFloat))) return false;
   }
   return true;
-}
-
-void check_finite(WeightSource& source) {
-  std::string bad;
-  std::size_t count = 0;
-  for (const std::string& name : source.names()) {
-    if (all_finite(source.read(name))) continue;
-    if (++count <= 5) bad += (bad.empty() ? "" : ", ") + quote_name(name);
-  }
-  if (count == 0) return;
-  throw Error(ExitCode::bad_input,
-              source.describe() + ": " + std::to_string(count) + " tensors hold NaN or infinity: " + bad +
-                  (count > 5 ? ", ..." : "") +
-                  "; the run that made this file had diverged: take an "
-                  "earlier checkpoint",
-              "LORA_NONFINITE");
 }
 
 }  // namespace trainer::weights

@@ -68,7 +68,7 @@ class NewPlugin(Strangers):
         # One is built; the others differ from what tests/out_of_tree builds in their names alone.
         done = subprocess.run(
             [sys.executable, build, os.environ["TRAINER_MESON"], self.folder / "lokr", self.folder / "build",
-             os.environ["TRAINER_BUILD"] + "/meson-uninstalled", self.folder / "stamp"], text=True, capture_output=True)
+             os.environ["TRAINER_BUILD"], self.folder / "installed", self.folder / "stamp"], text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = json.loads(self.expect(0, [], "--json", "plugins", "list",
                                       env={"TRAINER_PLUGIN_PATH": str(self.folder / "build")}).out)

@@ -54,7 +54,7 @@ Row::Verdict expected(const Setting& setting, const std::string& subset) {
   return Row::equal;
 }
 
-TEST_P(Matrix, EverySubsetEqualsThePlainRun) {
+TEST_P(Matrix, CorrectnessAndParityOfEverySubset) {
   const std::vector<std::string> all = prove::memory_strategies(loader());
   ASSERT_GE(all.size(), 3U);
   const std::vector<Row> rows = prove::check_subsets(loader(), GetParam(), all);

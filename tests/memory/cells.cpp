@@ -12,6 +12,7 @@
 #include <planner/byte_counter.hpp>
 #include <planner/chain_cost.hpp>
 #include <planner/shape_source.hpp>
+#include <set>
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/plugins.hpp>
@@ -187,6 +188,39 @@ std::string text_of(const Cell& cell) {
   return cell.checkpointing + (cell.fp8 ? " fp8" : "") + (cell.dtype == at::kFloat ? " fp32" : " bf16") +
          (cell.all_parameters ? " all" : " LoRA") + (cell.ema ? " ema" : "") + " x" +
          std::to_string(cell.micro_batches);
+}
+
+std::vector<Cell> every_cell() {
+  std::vector<Cell> list;
+  for (const char* how : {"none", "full", "full+elide", "attention", "every_second_matmul", "matmul"})
+    for (const bool all : {false, true})
+      for (const bool fp8 : {false, true})
+        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+          for (const int64_t micros : {1, 3})
+            if (!(fp8 && all)) list.push_back({how, fp8, dtype, all, micros});
+  return list;
+}
+
+std::vector<Cell> covering_cells() {
+  const auto choices = [](const Cell& cell) {
+    const std::string trained = cell.all_parameters ? "all" : cell.fp8 ? "fp8" : "LoRA";
+    const std::string dtype = cell.dtype == at::kFloat ? "fp32" : "bf16", micros = std::to_string(cell.micro_batches);
+    return std::set<std::string>{cell.checkpointing, trained + dtype, trained + micros, dtype + micros};
+  };
+  std::set<std::string> open;
+  std::vector<Cell> every = every_cell(), chosen;
+  for (const Cell& cell : every) open.merge(choices(cell));
+  while (!open.empty()) {
+    const auto news = [&](const Cell& cell) {
+      const std::set<std::string> own = choices(cell);
+      return std::count_if(own.begin(), own.end(), [&](const std::string& one) { return open.contains(one); });
+    };
+    const auto best =
+        std::max_element(every.begin(), every.end(), [&](const Cell& a, const Cell& b) { return news(a) < news(b); });
+    chosen.push_back(*best);
+    for (const std::string& one : choices(*best)) open.erase(one);
+  }
+  return chosen;
 }
 
 std::vector<Subject> miniatures() {

@@ -33,9 +33,15 @@ struct Cell {
   bool all_parameters = false;  ///< instead of LoRA of rank 16 on the default targets
   int64_t micro_batches = 1;
   bool ema = false;
+  bool operator==(const Cell&) const = default;
 };
 std::string text_of(const Cell& cell);
 inline void PrintTo(const Cell& cell, std::ostream* out) { *out << text_of(cell); }
+
+/// Every way to checkpoint x what is trained (LoRA, LoRA on fp8, all parameters) x dtype x one and three micro-batches.
+std::vector<Cell> every_cell();
+/// A few of them: each way to checkpoint at least once, and with each other every two choices of the other kinds.
+std::vector<Cell> covering_cells();
 
 /// Sizes of a step: latents of h x w cells, text tokens, samples of a micro-batch.
 struct Size {

@@ -1,7 +1,9 @@
-/// @file About 100 million parameters, 1,024 tokens: what is held is exact, the peak within 5 %. Each cell trains two
-/// real steps, so this takes minutes; every way to checkpoint is there once, and each other choice with one of them.
+/// @file About 100 million parameters: what is held is exact, the peak within 5 %, for every cell of the miniatures at
+/// 256 tokens, and for some at 1,024. Each cell trains two real steps; what runs always is a few cells in which every
+/// choice is there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "cells.hpp"
@@ -9,26 +11,47 @@
 namespace trainer::memory {
 namespace {
 
-std::vector<Cell> cells() {
-  return {{"none", false, at::kFloat},
-          {"full", false, at::kFloat},
-          {"full+elide", false, at::kBFloat16},
-          {"attention", false, at::kFloat},
-          {"every_second_matmul", true, at::kBFloat16},
-          {"matmul", true, at::kFloat},
-          {"full", false, at::kBFloat16},
-          {"full", true, at::kBFloat16, false, 3},
-          {"full", false, at::kFloat, true},
-          {"none", true, at::kBFloat16, false, 1, true}};
+struct Case {
+  Cell cell;
+  int64_t tokens = 256;  ///< of a step: a third of them for each of three micro-batches
+};
+void PrintTo(const Case& one, std::ostream* out) { *out << text_of(one.cell) << ", " << one.tokens << " tokens"; }
+
+Size size_of(const Case& one) {
+  if (one.tokens == 1024) return one.cell.micro_batches == 1 ? Size{24, 32, 256, 1} : Size{16, 16, 85, 1};
+  return one.cell.micro_batches == 1 ? Size{12, 16, 64, 1} : Size{8, 8, 21, 1};
 }
 
-class HundredMillion : public testing::TestWithParam<Cell> {};
+/// In the tests that run always, or all others.
+std::vector<Case> cases(bool always) {
+  std::vector<Case> list;
+  const std::vector<Cell> chosen = covering_cells();
+  for (const Cell& cell : always ? chosen : every_cell())
+    if (always || std::find(chosen.begin(), chosen.end(), cell) == chosen.end()) list.push_back({cell});
+  return list;
+}
+std::vector<Case> long_cases() {
+  std::vector<Case> list;
+  for (const Cell& cell : std::vector<Cell>{{"none", false, at::kFloat},
+                                            {"full", false, at::kFloat},
+                                            {"full+elide", false, at::kBFloat16},
+                                            {"attention", false, at::kFloat},
+                                            {"every_second_matmul", true, at::kBFloat16},
+                                            {"matmul", true, at::kFloat},
+                                            {"full", false, at::kBFloat16},
+                                            {"full", true, at::kBFloat16, false, 3},
+                                            {"full", false, at::kFloat, true},
+                                            {"none", true, at::kBFloat16, false, 1, true}})
+    list.push_back({cell, 1024});
+  return list;
+}
+
+class HundredMillion : public testing::TestWithParam<Case> {};
 
 TEST_P(HundredMillion, IsForetold) {
   static const Subject subject = hundred_million();
-  const Cell cell = GetParam();
-  // 1,024 tokens in all, a third of them for each of three micro-batches.
-  const Size size = cell.micro_batches == 1 ? Size{24, 32, 256, 1} : Size{16, 16, 85, 1};
+  const Cell& cell = GetParam().cell;
+  const Size size = size_of(GetParam());
   const Measured real = measure_real(subject, cell, size), dry = measure_dry(subject, cell, size);
   EXPECT_EQ(dry.weights, real.weights);
   EXPECT_EQ(dry.trained, real.trained);
@@ -39,14 +62,30 @@ TEST_P(HundredMillion, IsForetold) {
   EXPECT_EQ(dry.step.gradients, real.step.gradients);
   EXPECT_EQ(dry.step.kept, real.step.kept);
   const double ratio = static_cast<double>(dry.step.peak) / static_cast<double>(real.step.peak);
-  std::printf("%s: kept %ld, peak %ld, foretold %ld (%.4f)\n", text_of(cell).c_str(), static_cast<long>(real.step.kept),
+  std::printf("%s, %ld tokens: kept %ld, peak %ld, foretold %ld (%.4f)\n", text_of(cell).c_str(),
+              static_cast<long>(GetParam().tokens), static_cast<long>(real.step.kept),
               static_cast<long>(real.step.peak), static_cast<long>(dry.step.peak), ratio);
   EXPECT_NEAR(ratio, 1.0, 0.05);
-  EXPECT_LE(static_cast<double>(real.first_peak),
-            1.05 * static_cast<double>(dry.step.peak + first_step_extra(subject, cell, size)));
+  const int64_t most = dry.step.peak + first_step_extra(subject, cell, size);
+  std::printf("  first step: %.4f of what is allowed\n",
+              static_cast<double>(real.first_peak) / static_cast<double>(most));
+  EXPECT_LE(static_cast<double>(real.first_peak), 1.05 * static_cast<double>(most));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cells, HundredMillion, testing::ValuesIn(cells()));
+INSTANTIATE_TEST_SUITE_P(Always, HundredMillion, testing::ValuesIn(cases(true)));
+INSTANTIATE_TEST_SUITE_P(Rest, HundredMillion, testing::ValuesIn(cases(false)));
+INSTANTIATE_TEST_SUITE_P(Long, HundredMillion, testing::ValuesIn(long_cases()));
+
+TEST(Cells, OfTheTestsThatRunAlwaysHoldEveryChoice) {
+  const std::vector<Cell> chosen = covering_cells();
+  EXPECT_EQ(every_cell().size(), 72U);
+  EXPECT_LE(chosen.size(), 10U);
+  EXPECT_EQ(cases(true).size() + cases(false).size(), every_cell().size());
+  for (const Cell& wanted : every_cell())
+    EXPECT_TRUE(std::any_of(chosen.begin(), chosen.end(), [&](const Cell& one) {
+      return one.checkpointing == wanted.checkpointing;
+    })) << wanted.checkpointing;
+}
 
 }  // namespace
 }  // namespace trainer::memory

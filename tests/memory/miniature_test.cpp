@@ -9,17 +9,6 @@
 namespace trainer::memory {
 namespace {
 
-std::vector<Cell> cells() {
-  std::vector<Cell> list;
-  for (const char* how : {"none", "full", "full+elide", "attention", "every_second_matmul", "matmul"})
-    for (const bool all : {false, true})
-      for (const bool fp8 : {false, true})
-        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
-          for (const int64_t micros : {1, 3})
-            if (!(fp8 && all)) list.push_back({how, fp8, dtype, all, micros});
-  return list;
-}
-
 class Miniature : public testing::TestWithParam<Cell> {};
 
 TEST_P(Miniature, IsForetold) {
@@ -44,7 +33,7 @@ TEST_P(Miniature, IsForetold) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cells, Miniature, testing::ValuesIn(cells()));
+INSTANTIATE_TEST_SUITE_P(Cells, Miniature, testing::ValuesIn(every_cell()));
 
 }  // namespace
 }  // namespace trainer::memory

@@ -1,4 +1,4 @@
-/// @file Plugins from outside the tree: built against the uninstalled SDK alone, loaded by the Loader, trained a step.
+/// @file Plugins from outside the tree: built against the installed SDK alone, loaded by the Loader, trained a step.
 #include "strangers.hpp"
 
 #include <ATen/TensorOperators.h>

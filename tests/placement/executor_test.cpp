@@ -57,6 +57,24 @@ TEST_F(Executor, AStepLeavesNothingOnTheDevices) {
   for (int d = 0; d < 2; ++d) EXPECT_EQ(sim::stats(d).current, before[d]) << d;
 }
 
+/// What crosses between stages is kept where it arrived: a recompute copies nothing again.
+TEST_F(Executor, CopiesBetweenDevicesAreNotRepeatedInTheRecompute) {
+  const PlacementPlan plan = plan_of(kSizes, {0, 2, 4}, split::one_forward_one_backward(3, 3));
+  const auto copies = [&](bool recompute) {
+    sim::set_timeline(true);
+    run_step(kSizes, plan, 3, recompute);
+    int64_t count = 0, operations = 0;
+    for (const sim::Event& event : sim::take_log()) ++(event.is_copy() ? count : operations);
+    sim::set_timeline(false);
+    return std::pair(count, operations);
+  };
+  const auto [plain, plain_operations] = copies(false);
+  const auto [again, operations] = copies(true);
+  EXPECT_GT(plain, 0);
+  EXPECT_EQ(again, plain);
+  EXPECT_GT(operations, plain_operations) << "the blocks did run again";
+}
+
 /// The serial order holds the activations of one micro-batch, 1F1B on the first of two stages those of two.
 TEST_F(Executor, TheScheduleBoundsWhatIsHeld) {
   constexpr ChainSizes kWide{.tokens = 512, .width = 8, .blocks = 8};

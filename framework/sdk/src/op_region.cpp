@@ -82,7 +82,8 @@ OpRegion::Outputs heavy_call(const std::string& op, const std::string& arguments
 OpRegion::Scope::Scope(OpRegion& region, Mode mode) : before_(current) {
   if (current != nullptr)
     throw Error(ExitCode::failed, "block \"" + region.block_.info().name + "\" runs inside the recomputed block \"" +
-                                      current->block_.info().name + "\"; recomputed blocks cannot be nested");
+                                      current->block_.info().name + "\", " + current->progress() +
+                                      "; recomputed blocks cannot be nested");
   region.mode_ = mode;
   region.position_ = 0;
   region.ran_ = 0;
@@ -102,6 +103,12 @@ std::string text_of(const at::Tensor& tensor) {
 
 std::string OpRegion::where(const HeavyOp& op) const {
   return "block \"" + block_.info().name + "\", " + op.op + " #" + std::to_string(op.index);
+}
+
+std::string OpRegion::progress() const {
+  if (position_ == 0) return "before its first heavy operation";
+  const HeavyOp& last = calls_[static_cast<std::size_t>(position_) - 1];
+  return "after its " + last.op + " #" + std::to_string(last.index) + " " + last.arguments;
 }
 
 void OpRegion::mismatch(const HeavyOp& op) const {

@@ -83,6 +83,7 @@ class OpRegion {
   Outputs take_kept(int64_t position);
   [[noreturn]] void mismatch(const HeavyOp& op) const;
   [[nodiscard]] std::string where(const HeavyOp& op) const;
+  [[nodiscard]] std::string progress() const;  ///< how far the run is, e.g. "after its mm #1 (...)"
 
   const Block& block_;
   SavePolicy* policy_;

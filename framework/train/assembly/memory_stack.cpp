@@ -38,6 +38,7 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
     take(policy_, one.strategy->recompute_policy(), "choose what is recomputed", one);
   }
   const auto name_of = [&](const std::string& what) { return owners[what] != nullptr ? owners[what]->name : ""; };
+  whole_model_ = dynamic_cast<const WholeModelPolicy*>(policy_) != nullptr;
   policy_name_ = name_of("choose what is recomputed");
   store_name_ = name_of("store the inputs of blocks");
   residency_name_ = name_of("move weights between memories");
@@ -68,12 +69,14 @@ void MemoryStack::check_promises() {
   }
 }
 
-BlockRun MemoryStack::run_at(const Site& site, RecomputeState* state) const {
+BlockRun MemoryStack::run_at(const Site& site, const Site* part, RecomputeState* state) const {
   BlockRun run;
   run.site = site;
-  if (policy_ != nullptr) {
-    run.options = policy_->choose(site);
-    const auto [known, fresh] = answers_.try_emplace({site.block->info().name, site.index, site.count}, run.options);
+  const Site* const asked = whole_model_ ? &site : part;
+  if (policy_ != nullptr && asked != nullptr) {
+    run.options = policy_->choose(*asked);
+    const auto [known, fresh] =
+        answers_.try_emplace({site.block->info().name, asked->index, asked->count}, run.options);
     const CheckpointOptions& before = known->second;
     if (before.recompute != run.options.recompute || (before.save == nullptr) != (run.options.save == nullptr) ||
         before.elide != run.options.elide)

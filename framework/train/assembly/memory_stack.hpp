@@ -14,6 +14,9 @@
 
 namespace trainer::train {
 
+/// A recompute policy of the host's own: a plan that names every block of the model, and is asked with `Site`s of that.
+class WholeModelPolicy : public RecomputePolicy {};
+
 class MemoryStack {
  public:
   struct Named {
@@ -48,9 +51,11 @@ class MemoryStack {
   /// From now on every promise of stores, residencies and weight formats is checked at every call: for proofs. Before
   /// the first use.
   void check_promises();
-  /// How one block is run at `site`. Throws PluginError when the policy answers otherwise than it did for this block
-  /// before: micro-batches of a step would be treated differently.
-  [[nodiscard]] BlockRun run_at(const Site& site, RecomputeState* state) const;
+  /// How one block is run at `site`, its place in the whole model. `part`: its place among the blocks that take part
+  /// in training, which is what a policy is asked for; null: it takes none and is run plainly. Throws PluginError when
+  /// the policy answers otherwise than it did for this block before: micro-batches of a step would be treated
+  /// differently.
+  [[nodiscard]] BlockRun run_at(const Site& site, const Site* part, RecomputeState* state) const;
 
  private:
   std::vector<Named> strategies_;
@@ -64,6 +69,7 @@ class MemoryStack {
   std::unique_ptr<CheckedResidency> checked_residency_;
   std::unique_ptr<CheckedFormat> checked_format_;
   bool partial_ = false;
+  bool whole_model_ = false;  ///< the policy is a WholeModelPolicy
   mutable std::map<std::tuple<std::string, int64_t, int64_t>, CheckpointOptions> answers_;  ///< block, index, count
 };
 

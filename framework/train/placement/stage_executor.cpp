@@ -7,7 +7,11 @@
 #include <train/forward.hpp>
 #include <train/placement/stage_executor.hpp>
 
+<<<<<<< HEAD
 #include <map>
+=======
+#include <optional>
+>>>>>>> 4c75e1f (Count only blocks that take part for every N, test elision before every save, build strangers against an installation)
 #include <utility>
 
 namespace trainer::train {
@@ -105,7 +109,11 @@ class StageExecutor::Step {
         recompute_state_(state),
         losses_(micro_batches),
         examples_(micro_batches),
+<<<<<<< HEAD
         targets_(micro_batches),
+=======
+        chains_(micro_batches),
+>>>>>>> 4c75e1f (Count only blocks that take part for every N, test elision before every save, build strangers against an installation)
         forward_(micro_batches),
         backward_(micro_batches),
         graphs_(executor.stages_.size(), std::vector<Graph>(micro_batches)) {}
@@ -127,8 +135,8 @@ class StageExecutor::Step {
     Graph& graph = graphs_[index][micro];
     plugin::guard(executor_.plugins_, "forward", [&] {
       Flow flow = stage.prologue ? executor_.model_.prologue(examples_[micro].inputs) : unpack(index, micro, graph);
-      flow = run_blocks(executor_.model_, std::move(flow), stage.first, stage.end, executor_.memory_, &recompute_state_,
-                        static_cast<int64_t>(micro));
+      if (stage.prologue) chains_[micro].emplace(executor_.model_, flow, static_cast<int64_t>(micro));
+      flow = run_blocks(*chains_[micro], std::move(flow), stage.first, stage.end, executor_.memory_, &recompute_state_);
       if (stage.epilogue) {
         Example& example = examples_[micro];
         example.targets = targets_[micro].receive(executor_.transfers_, stage.device);
@@ -215,8 +223,13 @@ class StageExecutor::Step {
   const StageInputs& inputs_;
   RecomputeState& recompute_state_;
   std::vector<at::Tensor> losses_;
+<<<<<<< HEAD
   std::vector<Example> examples_;           ///< without targets until the epilogue takes them
   std::vector<NamedParcels> targets_;       ///< for the epilogue
+=======
+  std::vector<Example> examples_;
+  std::vector<std::optional<Chain>> chains_;
+>>>>>>> 4c75e1f (Count only blocks that take part for every N, test elision before every save, build strangers against an installation)
   std::vector<FlowParcel> forward_;         ///< what the next stage of a micro-batch receives
   std::vector<Parcel> backward_;            ///< gradients of the flat output, for the stage before
   std::vector<std::vector<Graph>> graphs_;  ///< by stage and micro-batch

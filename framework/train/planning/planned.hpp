@@ -3,7 +3,7 @@
 #pragma once
 
 #include <plugin/loader.hpp>
-#include <trainer/sdk/memory.hpp>
+#include <train/assembly/memory_stack.hpp>
 
 #include <memory>
 #include <string>
@@ -31,7 +31,7 @@ bool compatible(const CandidateStrategy& a, const CandidateStrategy& b);
 
 /// Way 0 is the plain run, way k what candidate k - 1 says. A setting without effect is no error here: the planner
 /// made it, not the user.
-class PlannedRecompute final : public MemoryStrategy, public RecomputePolicy {
+class PlannedRecompute final : public MemoryStrategy, public WholeModelPolicy {
  public:
   /// Every candidate offers a recompute policy and nothing else. All blocks begin with way 0.
   explicit PlannedRecompute(std::vector<CandidateStrategy> candidates) : candidates_(std::move(candidates)) {}

@@ -46,14 +46,19 @@ bool BlockChoice::recomputed(const Site& site) {
 }
 
 void BlockChoice::require_all_matched() const {
+  if (count_ == 0)
+    throw Error(ExitCode::bad_recipe,
+                "memory.selective_checkpointing: no block takes part in training (nothing in a block or before one is "
+                "trained), so nothing can be recomputed; leave the strategy out");
   if (every_ > count_)
     throw Error(ExitCode::bad_recipe, "memory.selective_checkpointing.blocks: \"every " + std::to_string(every_) +
-                                          "\" leaves no block out, the model has " + std::to_string(count_));
+                                          "\" leaves no block out, " + std::to_string(count_) +
+                                          " take part in training");
   for (std::size_t i = 0; i < patterns_.size(); ++i)
     if (!matched_[i])
       throw Error(ExitCode::bad_recipe, "memory.selective_checkpointing.blocks: \"" + patterns_[i] +
-                                            "\" matches no block of this model" + did_you_mean(patterns_[i], names_) +
-                                            "; its blocks are " + names_.front() +
+                                            "\" matches no block that takes part in training" +
+                                            did_you_mean(patterns_[i], names_) + "; these are " + names_.front() +
                                             (names_.size() > 1 ? " to " + names_.back() : ""));
 }
 

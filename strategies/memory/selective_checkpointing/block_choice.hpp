@@ -10,7 +10,7 @@ namespace trainer::selective {
 
 /// "all"; "every N": one block in N is left unchecked, the last ones of the chain, since their backward runs first and
 /// frees their memory before earlier blocks need room to recompute; or patterns of block names ("single.*") that are
-/// recomputed, all others are not.
+/// recomputed, all others are not. Blocks that take no part in training are never asked for and do not count.
 class BlockChoice {
  public:
   /// Throws Error (bad_recipe) for another form.
@@ -22,7 +22,7 @@ class BlockChoice {
 
  private:
   int64_t every_ = 0;  ///< 0: none is left out
-  int64_t count_ = 0;  ///< blocks of the model, once one was asked for
+  int64_t count_ = 0;  ///< blocks that take part, once one was asked for
   std::vector<std::string> patterns_;
   std::vector<bool> matched_;
   std::vector<std::string> names_;  ///< of all blocks that were asked for

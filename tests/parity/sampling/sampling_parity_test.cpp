@@ -1,5 +1,6 @@
 // The sampler against diffusers' pipelines: every step, the final latents and the decoded picture.
 #include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <flux2/layout.hpp>
 #include <flux2/model.hpp>
@@ -38,6 +39,13 @@ class SamplingParity : public ::testing::TestWithParam<std::filesystem::path> {
                        file_text(GetParam() / "model/vae/config.json"), nullptr, at::kFloat, at::kCPU});
   }
 
+  at::Tensor forward(const NamedTensors& inputs) {
+    const c10::NoGradGuard no_grad;
+    Flow flow = model_->prologue(inputs);
+    for (Block* block : model_->blocks()) flow.carried = block->forward(flow);
+    return model_->epilogue(flow);
+  }
+
   void expect(const at::Tensor& got, const std::string& key, double limit) {
     const double error = max_error(got, data_.at(key));
     std::printf("  %-24s max %.2e of %.0e\n", key.c_str(), error, limit);
@@ -59,8 +67,8 @@ class SamplingParity : public ::testing::TestWithParam<std::filesystem::path> {
     const std::vector<double> sigmas = traits.sigmas(traits.tokens(1, noise().size(3), noise().size(4)), steps);
     ASSERT_EQ(static_cast<int64_t>(sigmas.size()), want.size(0));
     for (int64_t i = 0; i <= steps; ++i) EXPECT_EQ(static_cast<float>(sigmas[i]), want[i].item<float>()) << i;
-    const sampling::Velocity velocity =
-        sampling::guided_velocity(sampling::model_forward(*model_), traits, std::move(conditioning), guidance);
+    const sampling::Velocity velocity = sampling::guided_velocity(
+        [this](const NamedTensors& inputs) { return forward(inputs); }, traits, std::move(conditioning), guidance);
 
     at::Tensor x = noise();
     for (int64_t i = 0; i < steps; ++i) {

@@ -34,7 +34,7 @@ class DoubleBackward : public ::testing::TestWithParam<std::filesystem::path> {
     RecomputeState verified;
     for (std::size_t i = 0; i < model.blocks().size(); ++i) {
       const Site site{model.blocks()[i], static_cast<int64_t>(i), static_cast<int64_t>(model.blocks().size()), 0};
-      flow.carried = run_block(*model.blocks()[i], flow, memory.run_at(site, &verified));
+      flow.carried = run_block(*model.blocks()[i], flow, memory.run_at(site, &site, &verified));
     }
     Result result{tokens_of(model.epilogue(flow)), {}};
     (result.out * dit_.at("cotangent")).sum().backward();

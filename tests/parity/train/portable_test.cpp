@@ -65,7 +65,7 @@ TEST_P(Portable, ProbesWithTheReferenceAdapter) {
   for (const std::string kind : {"default", "all_linears"}) {
     train::LoadedModel loaded = trained(kind);
     const at::Tensor with = prediction(loaded);
-    adapter::enable(loaded.adapted, false);
+    for (const Linear& layer : loaded.adapted) layer.state().adapter_enabled = false;
     const at::Tensor without = prediction(loaded);
     EXPECT_LE(measured(kind + " probe.base", test::max_error(without, tensors_.at(kind + ".probe.base"))), 1e-5);
     EXPECT_LE(measured(kind + " probe.trained", test::max_error(with, tensors_.at(kind + ".probe.trained"))), 1e-5);

@@ -127,13 +127,5 @@ TEST(Inject, FirstValuesDependOnSeedAndNameAlone) {
   EXPECT_FALSE(test::same_bits(value(alone[0], 0), value(other[0], 0))) << "the seed";
 }
 
-TEST(Enable, SwitchesEveryLayer) {
-  const std::vector<Linear> layers{layer("one"), layer("two")};
-  enable(layers, false);
-  EXPECT_FALSE(layers[0].state().adapter_enabled || layers[1].state().adapter_enabled);
-  enable(layers, true);
-  EXPECT_TRUE(layers[0].state().adapter_enabled && layers[1].state().adapter_enabled);
-}
-
 }  // namespace
 }  // namespace trainer::adapter

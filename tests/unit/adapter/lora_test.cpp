@@ -68,7 +68,7 @@ TEST(LoraLayer, ZeroBChangesNoBit) {
     Fixture f({}, dtype);
     const at::Tensor x = random(9, {2, 11, kIn}).to(dtype);
     const at::Tensor with = f.layer(x).detach();
-    enable({&f.layer, 1}, false);
+    f.layer.state().adapter_enabled = false;
     EXPECT_TRUE(test::same_bits(with, f.layer(x))) << c10::toString(dtype);
     EXPECT_EQ(with.scalar_type(), dtype);
   }
@@ -82,7 +82,7 @@ TEST(LoraLayer, AddsAlphaOverRankTimesBA) {
       (f.weight.to(at::kDouble) + 1.5 * at::mm(f.b().detach().to(at::kDouble), f.a().detach().to(at::kDouble)));
   const at::Tensor expected = at::mm(x.reshape({-1, kIn}).to(at::kDouble), dense.t()).view({2, 3, kOut});
   EXPECT_LE(test::max_error(f.layer(x).detach(), expected), 1e-6);
-  enable({&f.layer, 1}, false);
+  f.layer.state().adapter_enabled = false;
   EXPECT_TRUE(test::same_bits(f.layer(x), at::mm(x.reshape({-1, kIn}), f.weight.t()).view({2, 3, kOut}))) << "off";
 }
 

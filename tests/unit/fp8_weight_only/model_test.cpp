@@ -108,7 +108,7 @@ TEST(Fp8Model, KeepIsAResidencyThatChangesNoBit) {
 }
 
 /// An exported adapter and a checkpoint hold the same tensors with and without packing.
-TEST(Fp8Model, FilesDoNotShowTheStrategy) {
+TEST(Fqn, FilesDoNotShowTheStrategy) {
   const auto folder = std::filesystem::path(::testing::TempDir());
   std::vector<std::map<std::string, std::string>> exports, states;
   for (const bool packed : {false, true}) {

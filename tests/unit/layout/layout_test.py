@@ -67,6 +67,10 @@ class Layout(unittest.TestCase):
         self.write("docs/pytorch-tests.md", "| PyTorch | ours |\n|---|---|\n| a | `A.One`, `A.Three` |\n| b | - |\n")
         self.expect("pytorch_tests", "docs/pytorch-tests.md:3: there is no test A.Three",
                     "docs/pytorch-tests.md:4: names no test")
+        self.write("docs/pytorch-tests.md", "| PyTorch | | ours |\n|---|---|---|\n| test_a_one, _two | P | `A.One` |\n"
+                   "| where: test_checkpoint_two, issue 3 | A | `A.One`, `A.Two` |\n| test_three | P | `A.One` |\n"
+                   "| test_four | what it is | `A.One` |\n")
+        self.expect("pytorch_tests", "docs/pytorch-tests.md:5: no test of ours has the name stem of test_three")
 
     def test_module_order(self):
         self.write("framework/base/x.cpp", "#include <data/b.hpp>\n#include \"a.hpp\"\n")

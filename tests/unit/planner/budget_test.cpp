@@ -55,7 +55,7 @@ Chain keep_or_recompute(const std::vector<int64_t>& bytes, const std::vector<int
   return chain;
 }
 
-TEST(Budget, EqualsTheBestOfAllCombinations) {
+TEST(MemoryBudget, EqualsTheBestOfAllCombinations) {
   int fitting = 0;
   for (unsigned seed = 0; seed < 3000; ++seed) {
     Chains chains(seed);
@@ -165,7 +165,7 @@ TEST(Budget, EdgesOfTheQuestion) {
 }
 
 /// PyTorch's test_ac_knapsack.py, test_dp_knapsack: (memory, runtime, limit, runtime of what is saved, saved).
-TEST(Knapsack, CasesOfPyTorch) {
+TEST(AcKnapsack, CasesOfPyTorch) {
   struct Case {
     std::vector<int64_t> bytes, work;
     int64_t limit, saved_flops;

@@ -87,32 +87,5 @@ TEST(Guidance, LowPrecisionOutputsAreCombinedInFp32) {
   EXPECT_EQ(guided_velocity(forward, {}, prompts(), 1.0078125 * 3)(filled(0), 1).scalar_type(), at::kFloat);
 }
 
-class AddBlock final : public Block {
- public:
-  AddBlock() : Block("add", "add") {}
-  std::vector<at::Tensor> forward(const Flow& flow) override { return {flow.carried[0] * 10 + flow.shared[0]}; }
-};
-
-class ChainModel final : public Model {
- public:
-  std::vector<InputSpec> inputs() const override { return {}; }
-  Flow prologue(const NamedTensors& inputs) override { return {{inputs.at("x")}, {inputs.at("y")}, {7}}; }
-  std::span<Block* const> blocks() override { return blocks_; }
-  at::Tensor epilogue(const Flow& flow) override { return flow.carried[0] + flow.sizes[0]; }
-  std::string describe() const override { return "chain"; }
-
- private:
-  AddBlock first_, second_;
-  Block* blocks_[2] = {&first_, &second_};
-};
-
-TEST(ModelForward, RunsPrologueBlocksAndEpilogueWithoutGraph) {
-  ChainModel model;
-  const at::Tensor y = filled(2).requires_grad_(true);
-  const at::Tensor out = model_forward(model)({{"x", filled(1)}, {"y", y}});
-  EXPECT_EQ(out.flatten()[0].item<float>(), (1.0F * 10 + 2) * 10 + 2 + 7);
-  EXPECT_FALSE(out.requires_grad());
-}
-
 }  // namespace
 }  // namespace trainer::sampling

@@ -60,7 +60,7 @@ TEST(DeepReentrant, TwoHundredDeep) {
 }
 
 /// test_reentrant_priority: a nested backward is through before the outer one goes on.
-TEST(Reentrant, NestedComesFirst) {
+TEST(Reentrant, PriorityOfTheNestedOne) {
   std::string order;
   const at::Tensor x = leaf();
   const at::Tensor outer = hooked(x, [&] { order += 'o'; });
@@ -75,7 +75,7 @@ TEST(Reentrant, NestedComesFirst) {
 }
 
 /// test_reentrant_with_callbacks_both_depths: the callbacks of a backward run at its own end.
-TEST(Reentrant, CallbacksOfBothDepths) {
+TEST(Reentrant, WithCallbacksBothDepths) {
   std::string order;
   hooked(leaf(),
          [&] {
@@ -90,7 +90,7 @@ TEST(Reentrant, CallbacksOfBothDepths) {
 }
 
 /// test_callback_adds_callback.
-TEST(Callbacks, MayAddOne) {
+TEST(Callback, AddsCallback) {
   int called = 0;
   hooked(leaf(),
          [&] {
@@ -106,7 +106,7 @@ TEST(Callbacks, MayAddOne) {
 
 /// test_callback_propagates_errors_from_device_thread, test_custom_function_propagates_errors_from_device_thread: with
 /// the type of the exception, and the engine goes on.
-TEST(Callbacks, ErrorsComeOut) {
+TEST(Callback, ErrorsComeOut) {
   const at::Tensor x = leaf();
   EXPECT_THROW(hooked(x, [] { throw std::out_of_range("node"); }).sum().backward(), std::out_of_range);
   EXPECT_THROW(
@@ -121,7 +121,7 @@ TEST(Callbacks, ErrorsComeOut) {
 
 /// test_input_buffer_accum: gradients of one tensor from several consumers are added into new memory, never into
 /// theirs.
-TEST(InputBuffer, AddsWithoutTouchingItsParts) {
+TEST(InputBufferAccum, DoesNotTouchItsParts) {
   const at::Tensor x = leaf();
   const at::Tensor middle = x * 1, part = data(7, {2, 2}), copy = part.clone();
   const at::Tensor a = middle.view_as(middle), b = middle.view_as(middle), c = middle.view_as(middle);
@@ -132,7 +132,7 @@ TEST(InputBuffer, AddsWithoutTouchingItsParts) {
 
 /// test_set_multithreading_enabled_as_context_manager_and_function, test_backward_single_threaded: with it off and on,
 /// backward of CPU tensors runs on the thread that asks, recomputes included, with equal bits.
-TEST(Multithreading, CpuNodesRunOnTheCallingThread) {
+TEST(SetMultithreadingEnabled, AsContextManagerAndFunction) {
   auto& state = c10::AutogradState::get_tls_state();
   const bool before = state.get_multithreading_enabled();
   Toy toy;
@@ -150,7 +150,7 @@ TEST(Multithreading, CpuNodesRunOnTheCallingThread) {
 }
 
 /// test_python_thread_in_middle, test_backward_tls_stash: steps on several threads at once do not meet.
-TEST(Multithreading, StepsOfTwoThreadsDoNotMeet) {
+TEST(PythonThreadInMiddle, StepsOfSeveralThreadsDoNotMeet) {
   Toy reference;
   const Outcome plain = reference.step({});
   std::vector<int> equal(4, 0);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
 
-TEST(LoraOnSharedModulation, IsBitEqualInBothTypesForTwoToEightBlocks) {
+TEST(WithoutReentrant, LoraOnSharedModulationIsBitEqual) {
   for (const at::ScalarType dtype : kTypes) {
     for (int64_t blocks = 2; blocks <= 8; ++blocks) {
       Toy toy({.dtype = dtype, .blocks = blocks});
@@ -31,7 +31,7 @@ TEST(LoraOnSharedModulation, IsBitEqualInBothTypesForTwoToEightBlocks) {
   }
 }
 
-TEST(LoraOnSharedModulation, AnySubsetOfBlocksMayBeRecomputed) {
+TEST(CheckpointModuleList, AnySubsetOfBlocksMayBeRecomputed) {
   Toy toy({.blocks = 4});
   const Outcome plain = toy.step({});
   struct Subset final : RecomputePolicy {
@@ -143,7 +143,7 @@ TEST(ParameterUsedInAnOut, RegisteredTwice) {
 }
 
 /// e4's second variant: a shared context read twice per block (keys and values), made by a trained layer.
-TEST(SharedContext, ReadTwicePerBlockIsBitEqual) {
+TEST(CorrectGrad, OfASharedContextReadTwicePerBlock) {
   for (const at::ScalarType dtype : kTypes) {
     Chain chain;
     const at::Tensor maker = (data(1, {16, 16}) * 0.2).to(dtype).requires_grad_();
@@ -196,7 +196,7 @@ TEST(CarriedTensors, PassThroughJoinAndSplit) {
 }
 
 /// Undefined shared tensors, integer and boolean masks, sizes, a shared scalar.
-TEST(SharedTensors, UndefinedMasksAndScalars) {
+TEST(NonTensorInputs, AndOutputsUndefinedMasksAndScalars) {
   Chain chain;
   const ParameterPtr a = make_trained("a", {6}, 1);
   const at::Tensor scale = data(2, {}).requires_grad_();
@@ -222,7 +222,7 @@ TEST(SharedTensors, UndefinedMasksAndScalars) {
 }
 
 /// Carried masks, undefined carried tensors, scalar and empty outputs.
-TEST(CarriedTensors, MasksUndefinedScalarsAndEmpty) {
+TEST(WithBlockMask, CarriedMasksUndefinedScalarsAndEmpty) {
   Chain chain;
   const ParameterPtr a = make_trained("a", {6}, 1);
   chain.leaves = {a->value()};

@@ -132,7 +132,7 @@ TEST(FailAtOperation, EveryOne) {
 
 /// test_custom_function_propagates_errors, checkpoint_context_fn_exits_on_forward_exception: the exception that comes
 /// out is the block's own, with its type.
-TEST(ContextExitsOnException, TypeIsKept) {
+TEST(ContextFn, CannotSuppressForwardExceptionOrItsType) {
   Toy toy;
   RecomputeState sites;
   const Outcome plain = toy.step({});
@@ -151,7 +151,36 @@ TEST(ContextExitsOnException, TypeIsKept) {
   EXPECT_TRUE(toy.step(recomputed(&sites)) == plain);
 }
 
-TEST(ActivationStore, IsBitEqual) {
+/// test_saved_tensor_hooks_custom_error_propagation: what a store throws comes out with its type, and the next step is
+/// the plain one.
+TEST(SavedTensorHooks, CustomErrorPropagationOfAStore) {
+  struct Refusing final : ActivationStore {
+    std::shared_ptr<void> put(const at::Tensor& tensor, const Site&) override {
+      if (puts-- == 0) throw Failure("no room");
+      return std::make_shared<at::Tensor>(tensor.detach().clone());
+    }
+    at::Tensor take(const std::shared_ptr<void>& handle, const Site&) override {
+      if (takes-- == 0) throw Failure("lost");
+      return *std::static_pointer_cast<at::Tensor>(handle);
+    }
+    int puts = -1, takes = -1;
+  } store;
+  Toy toy;
+  const Outcome plain = toy.step({});
+  RecomputeState sites;
+  BlockRun how = recomputed(&sites);
+  how.store = &store;
+  for (const bool put : {true, false})
+    for (int n = 0; n < 6; ++n) {
+      (put ? store.puts : store.takes) = n;
+      EXPECT_THROW(toy.step(how), Failure) << put << n;
+      store.puts = store.takes = -1;
+      expect_clean(toy);
+      EXPECT_TRUE(toy.step(how) == plain) << put << n;
+    }
+}
+
+TEST(SaveOnCpuAndCheckpoint, OfAStoreIsBitEqual) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Toy toy({.dtype = dtype, .blocks = 5});
     const Outcome plain = toy.step({});
@@ -168,7 +197,7 @@ TEST(ActivationStore, IsBitEqual) {
 }
 
 /// The flow goes to the store, whole: masks and frozen tensors too. Handles go block by block, not with the loss.
-TEST(ActivationStore, IsEmptiedBlockByBlock) {
+TEST(GraphSaveOnCpu, AStoreIsEmptiedBlockByBlock) {
   Toy toy({.blocks = 4});
   PoisoningStore store;
   BlockRun how = recomputed();
@@ -201,7 +230,7 @@ TEST(ActivationStore, RetainedGraphTakesAgain) {
   EXPECT_THROW(torch::autograd::grad({loss}, leaves), c10::Error);
 }
 
-TEST(WeightResidency, CallsArePairedAndInOrder) {
+TEST(WithContextFn, ResidencyCallsArePairedAndInOrder) {
   Toy toy({.blocks = 3});
   const Outcome plain = toy.step({});
   CountingResidency residency;
@@ -219,7 +248,7 @@ TEST(WeightResidency, CallsArePairedAndInOrder) {
   EXPECT_EQ(residency.log, (std::vector<std::string>{"f0", "f1", "f2"}));
 }
 
-TEST(WeightResidency, MayFailInAnyCall) {
+TEST(ContextFn, ExitsOnForwardExceptionInAnyResidencyCall) {
   Toy toy({.blocks = 3});
   const Outcome plain = toy.step({});
   for (int64_t call = 0; call < 6; ++call) {

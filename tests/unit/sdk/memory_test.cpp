@@ -79,7 +79,7 @@ TEST(EarlyFree, BlockByBlock) {
 }
 
 /// The peak of a step is the kept inputs and one block's own tensors.
-TEST(MemorySavings, PeakIsInputsAndOneBlock) {
+TEST(Checkpointing, PeakIsInputsAndOneBlock) {
   Wide wide;
   const auto peak = [&](const BlockRun& how) {
     wide.x.mutable_grad() = at::Tensor();

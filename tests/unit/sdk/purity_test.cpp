@@ -76,7 +76,7 @@ class AliasStore final : public ActivationStore {
   }
 };
 /// test_pack_hook_with_inplace_modification_should_fail.
-TEST(InPlace, BetweenForwardAndBackwardIsRefused) {
+TEST(PackHookWithInplaceModification, ShouldFailAsItsForwardIsOver) {
   const char* const expected =
       "block \"single.7\" cannot be recomputed: one of its inputs or parameters was changed in place after its forward";
   AliasStore store;
@@ -96,7 +96,7 @@ TEST(InPlace, BetweenForwardAndBackwardIsRefused) {
 }
 
 /// test_checkpointing_non_reentrant_autocast_cpu.
-TEST(Autocast, IsRefused) {
+TEST(AutocastCpu, IsRefused) {
   One one;
   at::autocast::set_autocast_enabled(at::kCPU, true);
   const std::string message = error_of([&] { one.run(); });
@@ -108,13 +108,13 @@ TEST(Autocast, IsRefused) {
 }
 
 /// test_checkpoint_detects_non_determinism, test_checkpoint_rng_cpu: random numbers must come from outside.
-TEST(DetectsNonDeterminism, RandomNumbers) {
+TEST(RandomCpu, NumbersAreRefused) {
   One one(
       [](const Flow& f) { return std::vector<at::Tensor>{f.carried[0] * at::rand_like(f.carried[0]) * f.shared[0]}; });
   expect_starts(one.error(),
                 "block \"single.7\" computed other values for output 0 with gradients on than in forward. ");
 }
-TEST(DetectsNonDeterminism, StateKeptBetweenCalls) {
+TEST(NonlocalMutation, OfANumberIsRefused) {
   int calls = 0;
   One one([&](const Flow& f) { return std::vector<at::Tensor>{f.carried[0] * f.shared[0], f.shared[0] + calls++}; });
   expect_starts(one.error(),
@@ -169,7 +169,7 @@ TEST(CreateGraph, IsRefusedNamingTheBlock) {
 }
 
 /// test_is_retain_graph, nested retain: twice through one graph, equal; a third time after it was freed is an error.
-TEST(RetainGraph, TwiceIsEqualAndThenItIsFreed) {
+TEST(GraphExecutionGroup, TwiceIsEqualAndThenItIsFreed) {
   One one;
   const at::Tensor plain = grad({one.run(false).pow(2).sum()}, {one.x})[0];
   for (int step = 0; step < 2; ++step) {  // verified, then not
@@ -247,7 +247,7 @@ TEST(DetachedTensor, InsideABlockIsEqual) {
 }
 
 /// test_reentrant_with_leaf_variable_hook, test_reentrant_with_non_leaf_variable_hook: hooks see each gradient once.
-TEST(Reentrant, LeafAndNonLeafHooksFireOnce) {
+TEST(Reentrant, WithLeafVariableHookAndNonLeafOne) {
   One one;
   for (const bool recompute : {false, true}) {
     int leaf = 0, inner = 0;

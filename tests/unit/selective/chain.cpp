@@ -11,7 +11,8 @@ namespace trainer::test {
 Chain::Chain(const ChainOptions& options) : options_(options) {
   const int64_t width = options.width;
   modulation_ = std::make_shared<Parameter>(
-      "modulation", (data(3, {1, 3 * width}) * 0.3).to(options.dtype).requires_grad_(options.trained_modulation));
+      "modulation",
+      (data(3, {1, 3 * width}) * 0.3).to(options.device, options.dtype).requires_grad_(options.trained_modulation));
   for (int64_t i = 0; i < options.blocks; ++i) {
     const std::string name = "block." + std::to_string(i);
     const auto index = static_cast<std::size_t>(i);
@@ -23,6 +24,9 @@ Chain::Chain(const ChainOptions& options) : options_(options) {
     projection_.push_back(block.add(make_linear(name + ".projection", width, width, options.dtype, seed + 10)));
     up_.push_back(block.add(make_linear(name + ".up", width, 2 * width, options.dtype, seed + 20)));
     down_.push_back(block.add(make_linear(name + ".down", 2 * width, width, options.dtype, seed + 30, 2)));
+    for (const Linear& linear : block.info().linears) linear.state().frozen->to(options.device);
+    for (Parameter* parameter : block.trainable())
+      parameter->value() = parameter->value().detach().to(options.device).requires_grad_();
   }
 }
 
@@ -43,7 +47,7 @@ std::vector<at::Tensor> Chain::run(const Flow& flow, std::size_t i) {
 at::Tensor Chain::loss(const BlockRun& how, RecomputePolicy* policy) {
   std::vector<Block*> list;
   for (const auto& block : blocks_) list.push_back(block.get());
-  Flow flow{{data(8, {options_.rows, options_.width}, options_.dtype)}, {modulation_->value()}, {}};
+  Flow flow{{data(8, {options_.rows, options_.width}, options_.dtype).to(options_.device)}, {modulation_->value()}, {}};
   flow = run_chain(list, std::move(flow), how, policy);
   return flow.carried[0].to(at::kFloat).pow(2).mean();
 }

@@ -11,6 +11,7 @@ struct ChainOptions {
   at::ScalarType dtype = at::kFloat;
   bool trained_modulation = false;  ///< shared scale, shift and gate need a gradient
   int64_t blocks = 4, rows = 12, width = 32;
+  at::Device device = at::kCPU;
 };
 
 /// Blocks "block.I" of type "toy". Their heavy calls, in order: frozen_linear#0, mm#0, addmm#0 (q, k, v with LoRA), the

@@ -41,7 +41,7 @@ class KeptBytes : public testing::Test {
   int64_t kept_ = 0;
 };
 
-TEST_F(KeptBytes, FallBlockByBlock) {
+TEST_F(KeptBytes, StorageLifetimeEndsBlockByBlock) {
   selective::SaveList save({"attention", "toy:frozen_linear#2"});
   const std::vector<int64_t> full = readings(nullptr, false), selective = readings(&save, false);
   EXPECT_EQ(kept_, kRows * 32 * 4 + 2 * kRows * 4 + kRows * 64 * 4);
@@ -53,7 +53,7 @@ TEST_F(KeptBytes, FallBlockByBlock) {
   }
 }
 
-TEST_F(KeptBytes, StayWithARetainedGraph) {
+TEST_F(KeptBytes, WhereIsRetainGraphTheyStay) {
   selective::SaveList save({"attention"});
   const std::vector<int64_t> full = readings(nullptr, true), selective = readings(&save, true);
   for (std::size_t i = 0; i < full.size(); ++i) EXPECT_EQ(selective[i] - full[i], kBlocks * kept_) << i;

@@ -49,7 +49,7 @@ class Mismatch : public testing::Test {
   Single single{{}, "double.3"};
 };
 
-TEST_F(Mismatch, Order) {
+TEST_F(Mismatch, NewOpDuringRecompute) {
   EXPECT_EQ(
       error([&](const Flow& flow) -> std::vector<at::Tensor> {
         const at::Tensor& x = flow.carried[0];
@@ -68,7 +68,7 @@ TEST_F(Mismatch, FewerCalls) {
             "block \"double.3\": the recompute made 1 heavy calls, the forward 2; the first one missing is mm #1");
 }
 
-TEST_F(Mismatch, MoreCalls) {
+TEST_F(Mismatch, ExtraInvocationDuringRecompute) {
   EXPECT_EQ(error([&](const Flow& flow) -> std::vector<at::Tensor> {
               const at::Tensor y = at::mm(flow.carried[0], w->get());
               return {again() ? at::mm(y, w->get()) : y};
@@ -121,7 +121,7 @@ TEST_F(Mismatch, WithNothingKeptElisionChecksTheCallsToo) {
   EXPECT_EQ(message.substr(0, 27), "block \"double.3\", mm #1: th") << message;
 }
 
-TEST_F(Mismatch, KeptOutputChangedInPlace) {
+TEST_F(Mismatch, VersionCounterOfAKeptOutput) {
   const std::string expected =
       "block \"double.3\", mm #0: its kept output was changed in place after the forward; exclude the op from what is "
       "kept, or write the block without the in-place operation";
@@ -139,7 +139,7 @@ TEST_F(Mismatch, KeptOutputChangedInPlace) {
             expected);
 }
 
-TEST_F(Mismatch, KeptOutputChangedInPlaceByItsReader) {
+TEST_F(Mismatch, VersionCounterOfAKeptOutputOfItsReader) {
   single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> { return {at::mm(flow.carried[0], w->get())}; };
   SaveList save({"mm"});
   BlockRun how = keeping(save);
@@ -161,7 +161,7 @@ TEST_F(Mismatch, KeptFrozenLinearChangedInPlace) {
   EXPECT_EQ(message.substr(0, 72), "block \"double.3\", frozen_linear #0: its kept output was changed in place");
 }
 
-TEST_F(Mismatch, WhatIsNotKeptMayBeChangedInPlace) {
+TEST_F(Mismatch, InplaceOpOnWhatIsNotKept) {
   const Linear linear = single.block.add(make_linear("frozen", 8, 8, at::kFloat, 5));
   single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> {
     at::Tensor y = at::mm(flow.carried[0], w->get());
@@ -181,7 +181,27 @@ TEST_F(Mismatch, NestedBlocks) {
     const BlockRun how = keeping(save, verify ? &sites : nullptr);
     single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> { return run_block(inner->block, flow, how); };
     EXPECT_EQ(error_of([&] { single.step(how); }),
-              "block \"inner\" runs inside the recomputed block \"double.3\"; recomputed blocks cannot be nested");
+              "block \"inner\" runs inside the recomputed block \"double.3\", before its first heavy operation; "
+              "recomputed blocks cannot be nested");
+    recovers();
+  }
+}
+
+TEST_F(Mismatch, NestedBlocksNameTheOperationBefore) {
+  const auto inner = product_block("inner");
+  SaveList save({"mm"});
+  const BlockRun how = keeping(save);
+  // Whether the block nests in its forward already, or in the recompute alone.
+  for (const int from : {1, 2}) {
+    single.block.calls = 0;
+    single.block.body = [&](const Flow& flow) -> std::vector<at::Tensor> {
+      const at::Tensor y = at::mm(at::mm(flow.carried[0], w->get()), w->get());
+      if (single.block.calls < from) return {y};
+      return run_block(inner->block, {{y}, {}, {}}, how);
+    };
+    EXPECT_EQ(error_of([&] { single.step(how); }),
+              "block \"inner\" runs inside the recomputed block \"double.3\", after its mm #1 (Float[6, 8], Float[8, "
+              "8]); recomputed blocks cannot be nested");
     recovers();
   }
 }

@@ -35,7 +35,7 @@ TEST(SaveNames, RandomOperatorsAreRefused) {
   EXPECT_FALSE(contains(save_error("mmm"), "random"));
 }
 
-TEST(SaveNames, MalformedCallsAreRefused) {
+TEST(BadInputs, MalformedCallsAreRefused) {
   for (const char* name : {"", ":", "#", ":mm#0", "toy:mm", "toy:mm#", "toy:mm#x", "toy:mm#-1", "toy:#0",
                            "toy:matmul#0", "toy:mm#0#1", "toy:mm#9999999999", "mm#0", "toy: mm#0", "MM", "toy:mm#1 "})
     EXPECT_NE(save_error(name), "") << name;
@@ -63,7 +63,7 @@ TEST(SaveNames, WhatMatchedNothingIsReportedAfterTheFirstStep) {
   call.require_all_matched();
 }
 
-TEST(SaveNames, EverySecondMatmulCountsAnewInEachBlock) {
+TEST(PolicyWithState, EverySecondMatmulCountsAnewInEachBlock) {
   SaveList save({"every_second_matmul"});
   for (int block = 0; block < 3; ++block) {
     EXPECT_FALSE(save.keep(op("toy", "mm", 0, 0)));
@@ -130,8 +130,8 @@ TEST(Blocks, PatternsChooseByNameAndMustMatch) {
   EXPECT_FALSE(chosen("xdouble.0"));
   EXPECT_EQ(
       error_of([&] { choice.require_all_matched(); }),
-      "memory.selective_checkpointing.blocks: \"sngle.*\" matches no block of this model (did you mean \"single.1\" or "
-      "\"single.10\"?); its blocks are double.0 to xdouble.0");
+      "memory.selective_checkpointing.blocks: \"sngle.*\" matches no block that takes part in training (did you mean "
+      "\"single.1\" or \"single.10\"?); these are double.0 to xdouble.0");
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ TEST(SaveReport, BytesAndFlopsAreThoseOfTheKeptCalls) {
   EXPECT_EQ(report.elided_flops, 0);
 }
 
-TEST(SaveReport, ElidedIsTheLastLinearBehindAFrozenGate) {
+TEST(SetEarlyStop, ElidesTheLastLinearBehindAFrozenGate) {
   Chain chain;
   RecomputeState sites;
   chain.step(eliding(sites));
@@ -101,7 +101,19 @@ TEST(SaveReport, ElidedIsTheLastLinearBehindAFrozenGate) {
   EXPECT_EQ(report.forward_flops, report.recomputed_flops + report.elided_flops);
 }
 
-TEST(Save, RetainedGraphGivesTheSameGradientsTwice) {
+/// test_function_with_more_than_one_output: the log-sum-exp, which only the backward reads, is kept with the output.
+TEST(FunctionWithMoreThanOneOutput, AttentionIsKeptWithItsLogSumExp) {
+  Chain chain;
+  SaveList save({"attention"});
+  RecomputeState sites;
+  const std::vector<at::Tensor> plain = chain.step({});
+  for (int step = 0; step < 2; ++step) EXPECT_TRUE(same_bits(chain.step(keeping(save, &sites)), plain));
+  const RecomputeReport& report = sites.reports.at("toy");
+  EXPECT_EQ(report.kept_bytes, 12 * 32 * 4 + 2 * 12 * 4) << "rows x width, and heads x rows";
+  EXPECT_EQ(report.recomputed_calls, 8) << "of nine";
+}
+
+TEST(CanOnlyTriggerRecompute, OnceUnlessTheGraphIsRetained) {
   Chain chain;
   const std::vector<at::Tensor> plain = chain.step({});
   for (const bool elide : {false, true}) {

@@ -59,7 +59,8 @@ TEST(MemoryStack, EmptyRunsEveryBlockPlainly) {
   const MemoryStack stack;
   RecomputeState verified;
   Nothing block;
-  const BlockRun run = stack.run_at({&block, 3, 5, 1}, &verified);
+  const Site site{&block, 3, 5, 1};
+  const BlockRun run = stack.run_at(site, &site, &verified);
   EXPECT_FALSE(run.options.recompute);
   EXPECT_EQ(run.store, nullptr);
   EXPECT_EQ(run.residency, nullptr);
@@ -75,7 +76,10 @@ TEST(MemoryStack, PlacesOfSeveralStrategiesCompose) {
   EXPECT_EQ(stack.format_name(), "fp8 ");
   EXPECT_NE(stack.residency(), nullptr);
   Nothing block;
-  const BlockRun even = stack.run_at({&block, 2, 5, 0}, nullptr), odd = stack.run_at({&block, 3, 5, 0}, nullptr);
+  const Site site{&block, 7, 9, 0}, second{&block, 2, 5, 0}, third{&block, 3, 5, 0};
+  const BlockRun even = stack.run_at(site, &second, nullptr), odd = stack.run_at(site, &third, nullptr);
+  EXPECT_FALSE(stack.run_at(third, nullptr, nullptr).options.recompute) << "a block that takes no part";
+  EXPECT_EQ(odd.site.index, 7) << "for stores and residencies it is one of all blocks";
   EXPECT_FALSE(even.options.recompute);
   EXPECT_TRUE(odd.options.recompute);
   EXPECT_EQ(odd.residency, stack.residency());

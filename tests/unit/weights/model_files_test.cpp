@@ -8,8 +8,6 @@
 #include <weights/model_files.hpp>
 #include <weights/write.hpp>
 
-#include <limits>
-
 #include "helpers.hpp"
 
 namespace trainer::weights {
@@ -141,16 +139,6 @@ TEST(ModelFiles, IdentityFollowsContentAlone) {
   EXPECT_NE(ModelFiles::open(folder / "m")->identity(), before) << "other values are not, whatever the time says";
 }
 
-TEST(ModelFiles, ChecksForNonFiniteValues) {
-  const TempFolder folder;
-  const at::Tensor bad = at::full({2}, std::numeric_limits<float>::infinity());
-  write_safetensors(folder / "good.safetensors", {{"a", at::ones({2})}});
-  write_safetensors(folder / "bad.safetensors", {{"a", at::ones({2})}, {"b", bad}, {"c", bad.to(at::kBFloat16)}});
-  EXPECT_NO_THROW(check_finite(*ModelFiles::open(folder / "good.safetensors")));
-  EXPECT_ERROR(check_finite(*ModelFiles::open(folder / "bad.safetensors")), ExitCode::bad_input, "LORA_NONFINITE",
-               "bad.safetensors: 2 tensors hold NaN or infinity: \"b\", \"c\"");
-}
-
 TEST(ModelFiles, GivesNamesAndShapesForTheContract) {
   const TempFolder folder;
   write_safetensors(folder / "f", {{"a", at::ones({2, 3}, at::kBFloat16)}, {"b", at::ones({1})}});
@@ -172,14 +160,14 @@ TEST(ModelFiles, OpensModelsWrittenByDiffusers) {
   ASSERT_GT(whole->names().size(), 20u);
   for (const std::string& name : whole->names()) {
     EXPECT_EQ(sharded->find(name)->dtype, at::kBFloat16) << name;
-    EXPECT_TRUE(at::equal(convert_dtype(whole->read(name), at::kBFloat16), sharded->read(name))) << name;
+    EXPECT_TRUE(at::equal(whole->read(name).to(at::kBFloat16), sharded->read(name))) << name;
   }
   EXPECT_NE(whole->config()->find("Flux2Transformer2DModel"), std::string::npos);
   for (const char* other :
        {"model/text_encoder", "model/vae", "model-bfl/flux2.safetensors", "model-bfl/ae.safetensors"}) {
     const auto model = ModelFiles::open(root / other, {.read = {.profile = Profile::strict}});
     EXPECT_GT(model->names().size(), 10u) << other;
-    EXPECT_NO_THROW(check_finite(*model)) << other;
+    for (const std::string& name : model->names()) EXPECT_TRUE(all_finite(model->read(name))) << other << " " << name;
   }
 }
 
