@@ -32,7 +32,8 @@ def require_installed(build, ours, prefix):
     """What was compiled and linked came from the installation: no path of our trees is in the commands or was read."""
     source = pathlib.Path(__file__).resolve().parents[2]
     known = (build / "compile_commands.json").read_text() + (build / "build.ninja").read_text()
-    read = call(["ninja", "-C", build, "-t", "deps"], None)
+    lines = call(["ninja", "-C", build, "-t", "deps"], None).splitlines()
+    read = "".join(f"{(build / line.strip()).resolve()}\n" for line in lines if line.startswith("    "))
     if f"{prefix}/include/trainer/sdk/abi.h" not in read or f"{prefix}/lib" not in known:
         sys.exit(f"{build}: the SDK that is installed in {prefix} was not used")
     for path in (source / "framework", pathlib.Path(ours, "framework"), pathlib.Path(ours, "meson-uninstalled")):

@@ -27,19 +27,21 @@ class Layer final : public LinearAdapter {
     const at::Tensor update = at::mm(at::mm(x, down_->get().t()), up_->get().t());
     count_step();
     if (step_ < wake_at()) return y + update;
-    // Finite whatever stands in the value's place, so that nothing but the test of the elision can stop the run.
-    return y + update * (at::clamp(at::nan_to_num(y), -1, 1) * 1e-3 + 1);
+    // Bounded whatever stands in the values' place, so that nothing but the test of the elision can stop the run.
+    const auto bounded = [](const at::Tensor& tensor) { return at::clamp(at::nan_to_num(tensor), -1, 1); };
+    return y + update + bounded(update) * bounded(y) * 1e-3;
   }
   std::vector<Parameter*> parameters() override { return {down_.get(), up_.get()}; }
 
  private:
-  /// Every optimiser step changes the matrix in place.
+  /// Every optimiser step changes the matrix.
   void count_step() const {
-    const auto version = static_cast<int64_t>(up_->value()._version());
-    if (version != std::exchange(version_, version)) ++step_;
+    const double sum = up_->value().detach().abs().sum().item<double>();
+    if (sum != std::exchange(sum_, sum)) ++step_;
   }
   std::shared_ptr<Parameter> down_, up_;
-  mutable int64_t version_ = -1, step_ = 0;
+  mutable double sum_ = -1;
+  mutable int64_t step_ = 0;
 };
 
 class Waking final : public Adapter {
