@@ -7,11 +7,8 @@
 #include <train/forward.hpp>
 #include <train/placement/stage_executor.hpp>
 
-<<<<<<< HEAD
 #include <map>
-=======
 #include <optional>
->>>>>>> 4c75e1f (Count only blocks that take part for every N, test elision before every save, build strangers against an installation)
 #include <utility>
 
 namespace trainer::train {
@@ -109,11 +106,8 @@ class StageExecutor::Step {
         recompute_state_(state),
         losses_(micro_batches),
         examples_(micro_batches),
-<<<<<<< HEAD
         targets_(micro_batches),
-=======
         chains_(micro_batches),
->>>>>>> 4c75e1f (Count only blocks that take part for every N, test elision before every save, build strangers against an installation)
         forward_(micro_batches),
         backward_(micro_batches),
         graphs_(executor.stages_.size(), std::vector<Graph>(micro_batches)) {}
@@ -223,16 +217,12 @@ class StageExecutor::Step {
   const StageInputs& inputs_;
   RecomputeState& recompute_state_;
   std::vector<at::Tensor> losses_;
-<<<<<<< HEAD
-  std::vector<Example> examples_;           ///< without targets until the epilogue takes them
-  std::vector<NamedParcels> targets_;       ///< for the epilogue
-=======
-  std::vector<Example> examples_;
-  std::vector<std::optional<Chain>> chains_;
->>>>>>> 4c75e1f (Count only blocks that take part for every N, test elision before every save, build strangers against an installation)
-  std::vector<FlowParcel> forward_;         ///< what the next stage of a micro-batch receives
-  std::vector<Parcel> backward_;            ///< gradients of the flat output, for the stage before
-  std::vector<std::vector<Graph>> graphs_;  ///< by stage and micro-batch
+  std::vector<Example> examples_;             ///< without targets until the epilogue takes them
+  std::vector<NamedParcels> targets_;         ///< for the epilogue
+  std::vector<std::optional<Chain>> chains_;  ///< made by the prologue's stage
+  std::vector<FlowParcel> forward_;           ///< what the next stage of a micro-batch receives
+  std::vector<Parcel> backward_;              ///< gradients of the flat output, for the stage before
+  std::vector<std::vector<Graph>> graphs_;    ///< by stage and micro-batch
 };
 
 StageExecutor::StageExecutor(Model& model, const Objective& objective, const MemoryStack& memory,

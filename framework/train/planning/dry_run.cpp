@@ -173,13 +173,8 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
   std::map<std::string, planner::BlockCost> known;
   std::vector<BlockPlan> plans;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-<<<<<<< HEAD
     beat();
-    const Site site{blocks[i], static_cast<int64_t>(i), static_cast<int64_t>(blocks.size()), 0};
-    const CheckpointOptions options = parts.memory.run_at(site, nullptr).options;
-=======
     const CheckpointOptions options = parts.memory.run_at(chain.site(i), chain.part(i), nullptr).options;
->>>>>>> 4c75e1f (Count only blocks that take part for every N, test elision before every save, build strangers against an installation)
     const std::string key = planner::cost_key(*blocks[i], flows[i]) + (options.recompute ? '1' : '0') +
                             std::to_string(reinterpret_cast<std::uintptr_t>(options.save)) +
                             (options.elide ? '1' : '0');
