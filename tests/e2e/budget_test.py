@@ -126,7 +126,7 @@ class Settings(RunCase):
             self.expect(BAD_RECIPE, texts, *command, SMALL, *settings(*pairs, run__output=self.folder / "run"))
 
     def test_selective_settings_without_effect(self):
-        commands = (["check"], ["plan"])
+        commands = (["check"], ["plan"], ["prove"])
         chosen, key = 'memory.strategies=["selective_checkpointing"]', "memory.selective_checkpointing."
         self.refused(commands, ["save", '"bmm" matches no operation of this model'], chosen, f'{key}save=["bmm"]')
         self.refused(commands, ["blocks", '"nope*" matches no block of this model'], chosen, f'{key}blocks=["nope*"]')
@@ -142,6 +142,9 @@ class Settings(RunCase):
         texts = ['"tranformer_blocks.0.ff.linear_in" matches no layer', '"transformer_blocks.0.ff.linear_in"']
         self.refused((["check"], ["plan"]), texts, chosen, f'{key}exclude=["tranformer_blocks.0.ff.linear_in"]')
         self.expect(0, [], "plan", SMALL, *settings(chosen, f'{key}exclude=["*embed*", "single*"]'))
+        self.refused((["check"], ["plan"], ["prove"]), ["no block is recomputed"], chosen, f'{key}keep="block"')
+        self.refused((["check"], ["plan"], ["prove"], ["run"]), ["it packs no layer of this model"], chosen,
+                     f'{key}exclude=["*"]')
         self.train(self.folder / "run", chosen, f'{key}keep="block"', code=BAD_RECIPE, texts=["no block is recomputed"])
         self.train(self.folder / "kept", 'memory.strategies=["fp8_weight_only", "full_checkpointing"]',
                    f'{key}keep="block"', run__steps=2)

@@ -12,7 +12,7 @@ import unittest.mock
 
 from program import MODEL, SMALL, RunCase, log_lines, read_header, settings, write_safetensors
 
-REJECTED, BAD_INPUT = 3, 65
+REJECTED, BAD_INPUT, BAD_RECIPE = 3, 65, 78
 STRATEGIES = pathlib.Path(os.environ["TRAINER_TEST_TOY_STRATEGIES"])
 # One size of pictures and few tokens, so that a proof takes a second.
 QUICK = settings("text_encoder.max_tokens=24", train__batch_size=2, train__micro_batch_size=1)
@@ -57,6 +57,16 @@ class Prove(ProveCase):
         self.assertTrue(0 < apart["loss"] < 0.1 and 0 < apart["gradients"] < 0.1, apart)
         self.assertGreater(both["peak_bytes"], 100_000)
         self.assertRegex(both["heavy_operations"], r"FLOP, \d+ of \d+ run again")
+
+    def test_nothing_is_proven_where_nothing_is_done(self):
+        left_out = 'memory.selective_checkpointing.blocks=["single.1"]'
+        for texts, pairs in (
+            (["nothing to prove", "memory.strategies is empty"], ["memory.strategies=[]"]),
+            (["recompute none of the blocks", "single.0, single.3"],
+             ['memory.strategies=["selective_checkpointing"]', left_out]),
+        ):
+            self.expect(BAD_RECIPE, texts, "prove", SMALL, *self.quick, *settings(*pairs))
+        self.assertFalse((self.folder / "proven" / "proof.json").exists())
 
     def test_neither_data_nor_encoders_are_needed(self):
         self.expect(0, "PROVEN", "prove", SMALL, *self.quick, *settings(
@@ -163,14 +173,12 @@ class Attestation(ProveCase):
         patch = unittest.mock.patch.dict(os.environ, self.config())
         patch.start()
         self.addCleanup(patch.stop)
-        options = ["--plugin-dir", self.plugin("honest_policy"), "--budget", "2GB"]
+        folder = ["--plugin-dir", self.plugin("honest_policy")]
         output = self.folder / "run"
-        self.train(output, options=options, run__steps=1)
-        self.assertEqual(json.loads((output / "run.json").read_text())["strangers"], [], "nothing is recomputed")
-        plan = json.loads((output / "plan.json").read_text())
-        for block in plan["blocks"]:
-            block["way"] = "honest_policy"
-        (output / "plan.json").write_text(json.dumps(plan))
+        self.train(self.folder / "roomy", options=[*folder, "--budget", "2GB"], run__steps=1)
+        record = json.loads((self.folder / "roomy" / "run.json").read_text())
+        self.assertEqual(record["strangers"], [], "nothing is recomputed")
+        options = [*folder, "--budget", self.budget_for("honest_policy", folder)]
         result = self.train(output, options=options, run__steps=2)
         record = json.loads((output / "run.json").read_text())
         self.assertIn("not proven to train what the plain run trains: memory honest_policy", result.err)
@@ -182,6 +190,15 @@ class Attestation(ProveCase):
         record = json.loads((output / "run.json").read_text())
         self.assertNotIn("not proven", result.err)
         self.assertEqual((record["attested"], record["proof"]["found"]), (True, "matching"))
+
+    def budget_for(self, candidate, options):
+        """One at which the planner chooses it."""
+        for megabytes in range(22, 40):
+            budget = ["--budget", f"{megabytes}MB"]
+            plan = self.program("plan", SMALL, *options, *budget, *settings(run__output=self.folder / "run"))
+            if candidate in plan.out:
+                return budget[1]
+        self.fail(f"no budget needs {candidate}")
 
     def test_run_warns_until_it_is_proven(self):
         folder = self.plugin("honest_store")

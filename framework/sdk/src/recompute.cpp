@@ -52,6 +52,7 @@ struct Kept : torch::CustomClassHolder {
   bool verifying = false;
   recompute::OpTrace trace;                     ///< heavy calls of the forward, when verifying
   std::unique_ptr<recompute::OpRegion> region;  ///< null: every operation is recomputed, unseen
+  RecomputeReport report;                       ///< of this block, from its forward on
 
   void release() {
     stored.clear();
@@ -236,9 +237,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     region.keep_outputs = keep_graph;
   }
 
-  static void add_replay(const Kept& kept) {
+  static void add_replay(Kept& kept) {
     if (kept.run.state == nullptr) return;
-    RecomputeReport& report = kept.run.state->reports[kept.block->info().type];
+    RecomputeReport& report = kept.report;
     report.recomputed_calls = kept.region->ran();
     report.recomputed_flops = kept.region->ran_flops();
     report.elided_calls = static_cast<int64_t>(kept.region->dead.size());
@@ -249,6 +250,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       report.elided_flops += op.flops;
       report.dead.push_back(op.op + "#" + std::to_string(op.index));
     }
+    kept.run.state->reports[kept.block->info().type] = report;  // blocks of a type may be run differently: all of one
   }
 };
 
@@ -264,11 +266,11 @@ int64_t input_bytes(const Flow& flow, const BlockRun& run) {
   return bytes;
 }
 
-void report_forward(const Kept& kept, const Flow& flow) {
+void report_forward(Kept& kept, const Flow& flow) {
   if (kept.run.state == nullptr) return;
   kept.run.state->input_bytes[kept.block->info().type] = input_bytes(flow, kept.run);
   if (!kept.region) return;
-  RecomputeReport report;
+  RecomputeReport& report = kept.report;
   report.forward_calls = kept.region->ran();
   report.forward_flops = kept.region->ran_flops();
   report.kept_bytes = kept.region->kept_bytes();

@@ -78,6 +78,16 @@ std::string changed_options(const plugin::Found& found, const recipe::Component&
   return text;
 }
 
+/// A strategy that packs weights and packs none was set up wrongly.
+void require_packed(const LoadedModel& loaded) {
+  if (loaded.memory.format() == nullptr || loaded.inventory.packed_layers > 0) return;
+  const std::string name = loaded.memory.format_name();
+  throw Error(ExitCode::bad_recipe,
+              "memory." + name.substr(0, name.find(' ')) +
+                  ": it packs no layer of this model; exclude fewer layers, or leave the strategy "
+                  "out of memory.strategies");
+}
+
 }  // namespace
 
 LoraFamily lora_family(const ModelComponent& component) {
@@ -324,6 +334,7 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
     SourceBuilder builder(*loaded.source, options);
     loaded.model = create_model(loaded, config, builder);
     loaded.inventory = builder.inventory();
+    require_packed(loaded);
   }
   if (use != ModelUse::sample) attach_adapter(loaded, use);
   if (WeightResidency* residency = loaded.memory.residency(); residency != nullptr && use != ModelUse::inspect)

@@ -36,6 +36,8 @@ class MemoryStack {
   [[nodiscard]] WeightResidency* residency() const { return residency_; }
   /// What does nothing here, in one sentence: a store of kept inputs where no strategy recomputes. Else "".
   [[nodiscard]] std::string idle() const;
+  /// Whether a strategy chooses what is recomputed.
+  [[nodiscard]] bool recomputes() const { return policy_ != nullptr; }
   /// To be called once the first step is done: settings that had no effect are errors.
   void after_first_step() const {
     if (policy_ != nullptr && !partial_) policy_->after_first_step();

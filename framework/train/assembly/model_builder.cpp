@@ -73,6 +73,7 @@ void SourceBuilder::fill(LinearState& state) {
   const at::Device device = device_of(state.name);
   if (!trains(weight) && options_.format != nullptr)
     state.frozen = options_.format->pack(state, weight, source_, options_.dtype);
+  if (state.frozen) ++inventory_.packed_layers;
   if (state.frozen && options_.expanded)
     state.frozen = std::make_shared<DenseWeight>(state.frozen->dense(options_.dtype));
   if (state.frozen) {

@@ -16,6 +16,7 @@ struct Inventory {
   std::vector<ParameterPtr> parameters;
   int64_t weight_bytes = 0;     ///< held by frozen weights and parameters
   int64_t parameter_count = 0;  ///< elements of all weights
+  int64_t packed_layers = 0;    ///< whose weights a strategy packed
 };
 
 struct BuildOptions {

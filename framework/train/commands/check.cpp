@@ -61,6 +61,11 @@ class Findings {
  private:
   void add_error(const std::string& name, const std::string& text, ExitCode code) {
     if (errors_.empty()) exit_code_ = code;
+    for (auto& [names, known] : errors_)  // one mistake that several parts meet is one finding
+      if (known == text) {
+        names += ", " + name;
+        return;
+      }
     errors_.emplace_back(name, text);
   }
   std::vector<std::pair<std::string, std::string>> facts_, errors_;
@@ -114,8 +119,14 @@ std::string check_model(Assembly& assembly) {
 std::string check_memory(Assembly& assembly, const std::optional<BatchShape>& batch) {
   if (!batch) return "known when the captions are encoded";
   if (assembly.recipe().memory.budget > 0) return describe(plan_budget(assembly, *batch));
-  return "a micro-batch of " + std::to_string(batch->samples) + ":\n" + table(strategy_rows(assembly, *batch)) +
-         assembly.memory_stack().idle();
+  try {
+    return "a micro-batch of " + std::to_string(batch->samples) + ":\n" + table(strategy_rows(assembly, *batch)) +
+           assembly.memory_stack().idle();
+  } catch (const Error& error) {
+    // It trains all the same; what cannot be run on shapes alone can neither be planned nor told before.
+    if (error.code() != "NO_SHAPE_KERNEL") throw;
+    return std::string("not known before a run: ") + error.what();
+  }
 }
 
 std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {

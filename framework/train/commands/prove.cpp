@@ -66,6 +66,30 @@ void use_budget(Assembly& assembly, int64_t factor, std::string& notes) {
   assembly.use_plan(plan_budget(assembly, *batch));
 }
 
+/// Throws Error (bad_recipe) when the two sides of the proof would be the same run.
+void require_something_to_prove(Assembly& assembly) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  if (assembly.plan() || recipe.placement.kind != "single" || recipe.optimizer.fused_backward) return;
+  if (recipe.memory.components.empty())
+    throw Error(ExitCode::bad_recipe,
+                "there is nothing to prove: memory.strategies is empty, placement.kind is \"single\", and "
+                "optimizer.fused_backward is off");
+  if (const std::string idle = assembly.memory_stack().idle(); !idle.empty())
+    throw Error(ExitCode::bad_recipe, "there is nothing to prove: " + idle);
+}
+
+/// What a cut model cannot tell: settings without effect on the whole one are errors, as they are in a run.
+void require_effect_on_the_whole(Assembly& assembly, int64_t factor) {
+  if (assembly.plan() || assembly.recipe().memory.components.empty()) return;
+  const auto batch = foretold_shape(assembly, largest_of(assembly.recipe(), factor), factor);
+  if (!batch) return;
+  try {
+    strategy_rows(assembly, *batch);
+  } catch (const Error& error) {
+    if (error.code() != "NO_SHAPE_KERNEL") throw;  // a run tells after its first step
+  }
+}
+
 /// " cpu", " cuda:0 cuda:1": each once, in order.
 std::string devices(const PlacementPlan& plan) {
   std::vector<at::Device> all{plan.prologue};
@@ -122,6 +146,7 @@ class Prover {
     }
     require_substance(base);
     compare(all, packing, base);
+    require_recompute();
     if (!proof_.passed() && all.size() + (split() ? 1 : 0) > 1) name_the_cause(all, packing, base);
     if (!packing.empty()) judge_packing(packing, base);
     return std::move(proof_);
@@ -144,6 +169,15 @@ class Prover {
                                      : std::string("all, ")) +
                      format_count(count) + " parameters";
     proof_.weight_bytes = std::max(proof_.weight_bytes, loaded.inventory.weight_bytes);
+  }
+
+  /// Nor do equal runs when the blocks that the strategies recompute are not among those of the cut model.
+  void require_recompute() const {
+    if (assembly_.plan() || !proof_.passed() || !assembly_.memory_stack().recomputes() || recomputed_) return;
+    throw Error(
+        ExitCode::bad_recipe,
+        "nothing can be proven: the recipe's strategies recompute none of the blocks that the model is cut to (" +
+            proof_.blocks + "); prove it with --set memory.<strategy>.blocks naming one of them");
   }
 
   /// Equal zeros prove nothing.
@@ -191,7 +225,7 @@ class Prover {
       line.peak_bytes = trained.peak_bytes;
       line.heavy = trained.heavy_operations();
       judge(line, trained, base);
-      if (proof_.lines.empty()) proof_.recompute = trained.recompute;
+      if (proof_.lines.empty()) proof_.recompute = trained.recompute, recomputed_ = trained.recomputed;
     });
   }
 
@@ -248,6 +282,7 @@ class Prover {
   Assembly& assembly_;
   bool random_weights_;
   Proof proof_;
+  bool recomputed_ = false;  ///< a block of the cut model was
   prove::Sizes sizes_;
 };
 
@@ -297,6 +332,8 @@ int command_prove(const Request& request) {
   const int64_t factor = latent_factor(assembly, notes);
   use_budget(assembly, factor, notes);
   if (assembly.plan() && !request.json) std::printf("%s\n", describe(*assembly.plan()).c_str());
+  require_something_to_prove(assembly);
+  require_effect_on_the_whole(assembly, factor);
   Proof proof = Prover(assembly, request.random_weights, factor, notes).prove();
   if (request.random_weights) proof.notes += "random weights in the shapes of the file\n";
   const Strangers strangers = strangers_of(recipe, assembly.loader(), assembly.plan());

@@ -189,6 +189,8 @@ std::vector<WayRow> strategy_rows(Assembly& assembly, const BatchShape& batch) {
   std::string names;
   for (const std::string& name : assembly.recipe().memory.strategies) names += (names.empty() ? "" : " + ") + name;
   const std::vector<BlockPlan> blocks = dry_blocks(model.parts(assembly.recipe()));
+  // Whether a residency has an effect shows when all blocks have run, and some tell at the next step.
+  if (model.loaded.memory.residency() != nullptr) dry_step(model.parts(assembly.recipe()));
   require_effect(assembly, model.loaded.memory);
   return rows_of(blocks, [&](std::size_t i) { return blocks[i].options.recompute ? names : std::string("none"); });
 }

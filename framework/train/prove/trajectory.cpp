@@ -118,6 +118,7 @@ Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure
   for (Parameter* parameter : bench.trained)
     trajectory.weights[parameter->name()] = planner::uncounted_copy(parameter->value());
   trajectory.recompute = trainer.recompute_state().reports;
+  trajectory.recomputed = !trainer.recompute_state().input_bytes.empty();
   return trajectory;
 }
 

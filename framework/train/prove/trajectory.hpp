@@ -18,7 +18,8 @@ struct Trajectory {
   /// parameters of a recomputed block get theirs in another order.)
   std::map<std::string, std::vector<at::Tensor>> gradients;
   std::map<std::string, at::Tensor> weights;         ///< trained tensors after the last step
-  std::map<std::string, RecomputeReport> recompute;  ///< by block type; empty where nothing was recomputed
+  std::map<std::string, RecomputeReport> recompute;  ///< by block type; empty where no heavy call was seen recomputed
+  bool recomputed = false;                           ///< a block was
   int64_t peak_bytes = 0;  ///< of the steps, on the first device, above what was held before them
   double flops = 0;        ///< of all steps that ran on the calling thread, recomputation included
   [[nodiscard]] std::size_t gradient_count() const;

@@ -46,7 +46,7 @@ std::vector<std::string> valid_names() {
 
 std::string call_text(const HeavyOp& op) { return op.block_type + ":" + op.op + "#" + std::to_string(op.index); }
 
-/// "single:mm#2"; empty parts or no number are refused.
+/// "single:mm#1"; empty parts or no number are refused.
 std::function<bool(const HeavyOp&, int64_t)> one_call(const std::string& text) {
   const std::size_t colon = text.find(':'), hash = text.rfind('#');
   const std::string name = hash > colon ? text.substr(colon + 1, hash - colon - 1) : text;

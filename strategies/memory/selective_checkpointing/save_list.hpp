@@ -14,7 +14,7 @@ namespace trainer::selective {
 ///   "matmul"               every matrix product, frozen linears included
 ///   "every_second_matmul"  the second, fourth, ... matrix product of a block
 ///   "mm", "frozen_linear"  every call of that operator
-///   "single:mm#2"          the third call of an operator in blocks of one type
+///   "single:mm#1"          the second call of an operator in blocks of one type
 class SaveList final : public SavePolicy {
  public:
   /// Throws Error (bad_recipe) for an entry of no known form, with the nearest name.
