@@ -129,7 +129,7 @@ class Settings(RunCase):
         commands = (["check"], ["plan"], ["prove"])
         chosen, key = 'memory.strategies=["selective_checkpointing"]', "memory.selective_checkpointing."
         self.refused(commands, ["save", '"bmm" matches no operation of this model'], chosen, f'{key}save=["bmm"]')
-        self.refused(commands, ["blocks", '"nope*" matches no block of this model'], chosen, f'{key}blocks=["nope*"]')
+        self.refused(commands, ["blocks", '"nope*" matches no block that takes part in training'], chosen, f'{key}blocks=["nope*"]')
         self.refused(commands, ['"every 7" leaves no block out'], chosen, f'{key}blocks="every 7"')
         text = f'extends = "{SMALL}"\n[memory]\nstrategies = ["selective_checkpointing"]\n'
         recipe = self.write("bmm.toml", text + '[memory.selective_checkpointing]\nsave = ["bmm"]\n')
