@@ -1,10 +1,8 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <adapter/lora.hpp>
 #include <recipe/schema.hpp>
+#include <trainer/sdk/ops/fused.hpp>
 
 #include <cmath>
 #include <map>
@@ -12,34 +10,6 @@
 
 namespace trainer::adapter {
 namespace {
-
-/// y + scale (x A^T) B^T in A's dtype, rounded once to y's. Of its own because of what it keeps: x as it came, which
-/// other layers share, and x A^T; autograd would keep x in A's dtype for every layer, and cast the gradient of y back
-/// and forth.
-struct LoraSum : torch::autograd::Function<LoraSum> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y,
-                            const at::Tensor& a, const at::Tensor& b, double scale) {
-    const at::Tensor low = at::mm(x.to(a.scalar_type()), a.t());
-    ctx->set_materialize_grads(false);
-    ctx->save_for_backward({x, low, a, b});
-    ctx->saved_data["scale"] = scale;
-    // One call for the second product, the scale and the sum; in fp32 nothing is cast.
-    return at::addmm(y.to(a.scalar_type()), low, b.t(), /*beta=*/1, scale).to(y.scalar_type());
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    if (!grads[0].defined()) return torch::autograd::variable_list(5);
-    const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &low = saved[1], &a = saved[2], &b = saved[3];
-    const double scale = ctx->saved_data["scale"].toDouble();
-    const at::Tensor grad = grads[0].to(a.scalar_type());
-    const at::Tensor grad_b = ctx->needs_input_grad(3) ? at::mm(grad.t(), low) * scale : at::Tensor();
-    const at::Tensor grad_low = at::mm(grad, b) * scale;
-    const at::Tensor grad_a = ctx->needs_input_grad(2) ? at::mm(grad_low.t(), x.to(a.scalar_type())) : at::Tensor();
-    const at::Tensor grad_x = ctx->needs_input_grad(0) ? at::mm(grad_low, a).to(x.scalar_type()) : at::Tensor();
-    return {grad_x, grads[0], grad_a, grad_b, at::Tensor()};
-  }
-};
 
 /// Without trailing zeros.
 std::string text_of(double number) {
@@ -55,7 +25,7 @@ class LoraLayerAdapter final : public LinearAdapter {
       : a_(layer + ".lora_A.weight", std::move(a)), b_(layer + ".lora_B.weight", std::move(b)), scale_(scale) {}
 
   at::Tensor apply(const at::Tensor& x, const at::Tensor& y) const override {
-    return LoraSum::apply(x, y, a_.get(), b_.get(), scale_);
+    return low_rank_sum(x, y, a_.get(), b_.get(), scale_);
   }
   std::vector<Parameter*> parameters() override { return {&a_, &b_}; }
   [[nodiscard]] const Parameter& a() const { return a_; }

@@ -111,8 +111,8 @@ std::vector<int64_t> ValueTrace::positions_of(const std::vector<HeavyOp>& calls)
     if (next == calls.size()) return {};
     const HeavyOp& call = calls[next];
     inside += events_[i].flops;
-    const bool fits = call.op == "frozen_linear" ? inside <= call.flops
-                                                 : inside == call.flops && events_[i].name == "aten::" + call.op;
+    const bool named = events_[i].name == "aten::" + call.op || events_[i].name == "trainer::" + call.op;
+    const bool fits = call.op == "frozen_linear" ? inside <= call.flops : inside == call.flops && named;
     if (!fits) return {};
     positions[i] = static_cast<int64_t>(next);
     if (inside == call.flops) ++next, inside = 0;

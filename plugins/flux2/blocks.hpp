@@ -25,9 +25,6 @@ enum Shared : std::size_t {
 /// Places in Flow::sizes.
 enum Sizes : std::size_t { kHeight, kWidth, kTextLength };
 
-/// LayerNorm(x) * (1 + scale) + shift without affine weights; x [B, S, d], shift and scale [B, 1, d].
-at::Tensor modulate(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale, double eps);
-
 /// Image and text stream with their own weights, one attention over both.
 class DoubleBlock final : public Block {
  public:
@@ -44,6 +41,7 @@ class DoubleBlock final : public Block {
                     const std::vector<at::Tensor>& mod) const;
   double eps_;
   int64_t heads_;
+  bool fused_;
   Stream img_, txt_;
 };
 
@@ -56,6 +54,7 @@ class SingleBlock final : public Block {
  private:
   double eps_;
   int64_t heads_, hidden_, mlp_hidden_;
+  bool fused_;
   Linear in_, out_;
   ParameterPtr norm_q_, norm_k_;
 };

@@ -23,6 +23,7 @@ struct Config {
   double theta = 2000;
   double eps = 1e-6;      ///< of every LayerNorm and RMSNorm
   bool guidance = false;  ///< has the embedder of the guidance scale
+  bool fused = true;      ///< how it is computed (trainer/sdk/ops/fused.hpp); not in the file
 
   [[nodiscard]] int64_t hidden() const { return heads * head_dim; }
   bool operator==(const Config&) const = default;

@@ -12,8 +12,6 @@
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/view_as_complex.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -60,13 +58,6 @@ at::Tensor Rope::table(const at::Tensor& ids) const {
   const at::Tensor positions = ids.to(frequencies_.device()).to(at::kFloat).to(at::kDouble);
   const at::Tensor angles = positions.index_select(-1, columns_) * frequencies_;
   return at::stack({at::cos(angles), at::sin(angles)}, -1).to(at::kFloat);
-}
-
-at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& table) {
-  // (x0 + i x1)(cos + i sin): one multiplication instead of two products, a swap and a sum.
-  const at::Tensor pairs = at::view_as_complex(x.to(at::kFloat).unflatten(-1, {-1, 2}));
-  const at::Tensor turned = pairs * at::view_as_complex(table).unsqueeze(2);
-  return at::view_as_real(turned).flatten(-2).to(x.scalar_type());
 }
 
 }  // namespace trainer::flux2

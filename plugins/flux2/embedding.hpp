@@ -24,8 +24,6 @@ class Rope {
   Rope(const std::vector<int64_t>& axes, double theta, at::Device device);
   /// ids [b, S, 4] -> (cos, sin) [b, S, D/2, 2] fp32 on the device. Angles in fp64, as diffusers computes them.
   [[nodiscard]] at::Tensor table(const at::Tensor& ids) const;
-  /// Rotates the adjacent pairs of x [B, S, H, D] by `table` [1 or B, S, D/2, 2], in fp32; result in x's dtype.
-  static at::Tensor apply(const at::Tensor& x, const at::Tensor& table);
 
  private:
   at::Tensor frequencies_;  ///< [D/2] fp64

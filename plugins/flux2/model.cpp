@@ -6,6 +6,7 @@
 #include <ATen/ops/silu.h>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
+#include <trainer/sdk/ops/fused.hpp>
 
 #include <algorithm>
 #include <array>
@@ -57,6 +58,7 @@ std::string description(const Config& c, int64_t parameters) {
 Config checked_config(const ModelContext& context) {
   Config config = resolve_config(context.config, context.weights);
   check_tensors(context.weights, expected_tensors(config));
+  config.fused = context.options.get_or<bool>("fused", true);
   return config;
 }
 
@@ -185,7 +187,7 @@ at::Tensor Flux2Model::final_norm(const Flow& flow) const {
   const int64_t start = flow.carried.size() == 2 ? 0 : flow.sizes[kTextLength];
   const at::Tensor x = flow.carried[0].narrow(1, start, flow.sizes[kHeight] * flow.sizes[kWidth]);
   const std::vector<at::Tensor> mod = modulation_.out(at::silu(flow.shared[kTemb])).unsqueeze(1).chunk(2, -1);
-  return modulate(x, mod[1], mod[0], config_.eps);  // diffusers' order is scale, shift
+  return modulated_norm(x, mod[1], mod[0], config_.eps, config_.fused);  // diffusers' order is scale, shift
 }
 
 at::Tensor Flux2Model::epilogue(const Flow& flow) {

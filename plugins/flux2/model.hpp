@@ -19,7 +19,7 @@ struct Sinusoids {
 
 class Flux2Model final : public Model {
  public:
-  /// Options: round_time (boolean). Throws Error (bad_input), see resolve_config and check_tensors.
+  /// Options: round_time, fused (boolean). Throws Error (bad_input), see resolve_config and check_tensors.
   explicit Flux2Model(const ModelContext& context);
   [[nodiscard]] std::vector<InputSpec> inputs() const override;
   /// Inputs, any floating dtype, cast to the compute dtype:

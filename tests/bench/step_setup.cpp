@@ -106,7 +106,7 @@ void Setup::build_model(const nlohmann::json& settings) {
   options.format = memory_->format();
   builder_ = std::make_unique<train::SourceBuilder>(*source_, options);
   const std::string config = files->config().value_or("");
-  const Options model_options = options_of(loader_, "model", "flux2", {});
+  const Options model_options = options_of(loader_, "model", "flux2", {{"fused", {settings.at("fused").get<bool>()}}});
   model_ = component.create(ModelContext{model_options, *source_, config, *builder_});
   parameters_ = builder_->inventory().parameter_count;
   const nlohmann::json dims = nlohmann::json::parse(config);

@@ -16,8 +16,8 @@ namespace trainer::bench {
 class Setup {
  public:
   /// Keys of `settings`: model (folder of config.json and weights), plugins (folders), dtype ("fp32", "bf16"),
-  /// checkpointing ("none", "full", or an entry of selective_checkpointing's `save`), elide, fp8, batch, height, width,
-  /// tokens, rank.
+  /// checkpointing ("none", "full", or an entry of selective_checkpointing's `save`), elide, fp8, fused, batch, height,
+  /// width, tokens, rank.
   explicit Setup(const nlohmann::json& settings);
   train::Trainer& trainer() { return *trainer_; }
   [[nodiscard]] int64_t parameters() const { return parameters_; }

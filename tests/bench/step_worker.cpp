@@ -6,12 +6,20 @@
 ///   bytes   PEAK_BYTES LIVE_BYTES: of tensors, the most within the step and what is there between steps
 ///   ops     CALLS FLOPS RECOMPUTED_CALLS RECOMPUTED_FLOPS: heavy operators called in the step, and what the engine
 ///           says about its recompute (-1: nothing)
+///   operators NUMBER of them, then a line for each: NAME CALLS SECONDS, of its own without those that it calls,
+///   most
+///           first; "(outside)" is the rest of the step
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
 #include <dlfcn.h>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <map>
 
 #include "step_setup.hpp"
 #include "worker.hpp"
@@ -52,6 +60,10 @@ std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) 
     heavy.flops += 2 * batches * size(left, -2) * size(left, -1) * size(left + 1, -1);
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
     heavy.flops += 4 * size(0, 0) * size(0, 1) * size(0, 2) * size(0, 3) * size(1, 2);
+  } else if (name == "trainer::low_rank_down") {
+    heavy.flops += 2 * size(0, 0) * size(0, 1) * size(1, 0);
+  } else if (name == "trainer::low_rank_up" || name == "trainer::low_rank_outer") {
+    heavy.flops += 2 * size(0, 0) * size(0, 1) * size(1, 1);
   } else {
     return nullptr;
   }
@@ -70,6 +82,69 @@ void count_operators(Setup& setup) {
               flops);
 }
 
+/// Time of operators, each without the operators that it calls.
+class Profile {
+ public:
+  struct Entry {
+    int64_t calls = 0;
+    double seconds = 0;
+  };
+  static std::map<std::string, Entry> of(const std::function<void()>& work) {
+    entries_.clear();
+    open_ = nullptr;
+    const auto handle =
+        at::addGlobalCallback(at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::FUNCTION}));
+    const double start = now();
+    work();
+    const double whole = now() - start;
+    at::removeCallback(handle);
+    double inside = 0;
+    for (const auto& [name, entry] : entries_) inside += entry.seconds;
+    entries_["(outside)"] = {1, whole - inside};
+    return entries_;
+  }
+
+ private:
+  /// Of the processor, which a busy machine disturbs least.
+  static double now() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+  struct Open final : at::ObserverContext {
+    double start = now();
+    double inner = 0;
+    Open* outer = nullptr;
+  };
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction&) {
+    auto call = std::make_unique<Open>();
+    call->outer = open_;
+    open_ = call.get();
+    return call;
+  }
+  static void end(const at::RecordFunction& function, at::ObserverContext* context) {
+    const auto& call = static_cast<const Open&>(*context);
+    const double seconds = now() - call.start;
+    Entry& entry = entries_[function.name()];
+    ++entry.calls;
+    entry.seconds += seconds - call.inner;
+    if (call.outer != nullptr) call.outer->inner += seconds;
+    open_ = call.outer;
+  }
+  static inline std::map<std::string, Entry> entries_;
+  static inline Open* open_ = nullptr;
+};
+
+void time_operators(Setup& setup) {
+  const auto entries = Profile::of([&] { setup.trainer().step(); });
+  std::vector<std::pair<std::string, Profile::Entry>> sorted(entries.begin(), entries.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::printf("%zu\n", sorted.size());
+  for (const auto& [name, entry] : sorted)
+    std::printf("%s %lld %.6f\n", name.c_str(), static_cast<long long>(entry.calls), entry.seconds);
+}
+
 void run(const nlohmann::json& settings) {
   at::set_num_threads(settings.at("threads"));
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
@@ -85,6 +160,8 @@ void run(const nlohmann::json& settings) {
       count_bytes(setup, counter);
     else if (question == "ops")
       count_operators(setup);
+    else if (question == "operators")
+      time_operators(setup);
     else
       time_step(setup);
   });

@@ -48,6 +48,9 @@ constexpr std::array kHeavyOps{"mm",
                                "_scaled_dot_product_cudnn_attention",
                                "_scaled_dot_product_fused_attention_overrideable"};
 
+/// Of the SDK's own library "trainer" (fused/low_rank.cpp).
+constexpr std::array kOwnHeavyOps{"low_rank_down", "low_rank_up", "low_rank_outer"};
+
 /// Never kept or elided, counted only.
 constexpr std::array kBackwardOps{"convolution_backward",
                                   "_scaled_dot_product_flash_attention_for_cpu_backward",
@@ -82,6 +85,7 @@ double flops_per_element(const std::string& name, const torch::jit::Stack& stack
     return 4.0 * static_cast<double>(tensor(1).size(-2));
   if (name == "convolution")
     return 2.0 * static_cast<double>(tensor(1).numel()) / static_cast<double>(tensor(1).size(0));
+  if (name == "low_rank_outer") return 2.0 * static_cast<double>(tensor(0).size(0));
   const std::size_t left = name.find("add") != std::string::npos ? 1 : 0;
   return 2.0 * static_cast<double>(tensor(left).size(-1));
 }
@@ -151,6 +155,13 @@ void install_heavy_kernels() {
     return made;
   }();
   static_cast<void>(library);
+  [[gnu::used]] static torch::Library* own = [] {
+    auto* made =
+        new torch::Library(torch::Library::IMPL, "trainer", c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
+    for (const char* name : kOwnHeavyOps) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
+    return made;
+  }();
+  static_cast<void>(own);
 }
 
 }  // namespace recompute

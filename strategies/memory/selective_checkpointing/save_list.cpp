@@ -8,9 +8,21 @@
 namespace trainer::selective {
 namespace {
 
-constexpr std::array kMatmuls{
-    "mm",         "addmm",         "bmm",         "baddbmm", "mv",           "addmv", "addbmm", "_addmm_activation",
-    "_scaled_mm", "_scaled_mm_v2", "_grouped_mm", "_int_mm", "frozen_linear"};
+constexpr std::array kMatmuls{"mm",
+                              "addmm",
+                              "bmm",
+                              "baddbmm",
+                              "mv",
+                              "addmv",
+                              "addbmm",
+                              "_addmm_activation",
+                              "_scaled_mm",
+                              "_scaled_mm_v2",
+                              "_grouped_mm",
+                              "_int_mm",
+                              "frozen_linear",
+                              "low_rank_down",
+                              "low_rank_up"};
 constexpr std::array kAttentions{"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
                                  "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
                                  "_scaled_dot_product_fused_attention_overrideable"};

@@ -176,6 +176,29 @@ TEST_P(Dit, SameBitsTwice) {
   EXPECT_TRUE(at::equal(run(*one.model, parity_.inputs()).velocity, run(*two.model, parity_.inputs()).velocity));
 }
 
+/// The model of fused operations is the model of LibTorch's own, to rounding: output and every gradient.
+TEST_P(Dit, FusedOperationsAreThePlainOnesToRounding) {
+  for (const auto& [dtype, limit] : {std::pair{at::kFloat, kForward}, std::pair{at::kBFloat16, kBf16Gradient}}) {
+    const auto results = [&, dtype = dtype](bool fused) {
+      const Built dit = built({.dtype = dtype, .trained = true, .fused = fused});
+      const Sinusoids times = parity_.sinusoids();
+      const at::Tensor out = Parity::tokens(run(*dit.model, parity_.inputs(), false, &times).velocity);
+      (out.to(at::kFloat) * parity_["cotangent"]).sum().backward();
+      NamedTensors found{{"out", out.detach()}};
+      for (const ParameterPtr& parameter : dit.builder->parameters)
+        found[parameter->name()] = parameter->value().grad();
+      return found;
+    };
+    const NamedTensors fused = results(true), plain = results(false);
+    bool differs = false;
+    for (const auto& [name, tensor] : plain) {
+      EXPECT_LE(error_l2(fused.at(name), tensor), limit) << name;
+      differs = differs || !at::equal(fused.at(name), tensor);
+    }
+    EXPECT_TRUE(differs) << "the option changes nothing";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Parity, Dit, ::testing::ValuesIn(parity_directories()), test::DirName{});
 
 }  // namespace

@@ -73,7 +73,7 @@ Built build(std::shared_ptr<WeightSource> file, const std::string& config, const
   Built built;
   built.weights = map_weights(std::move(file));
   built.builder = std::make_unique<testing::SimpleBuilder>(*built.weights, as.dtype, as.trained);
-  const Options options("model", {{"round_time", Value{as.round_time}}});
+  const Options options("model", {{"round_time", Value{as.round_time}}, {"fused", Value{as.fused}}});
   built.model = std::make_unique<Flux2Model>(ModelContext{options, *built.weights, config, *built.builder});
   return built;
 }

@@ -55,6 +55,7 @@ struct BuildAs {
   at::ScalarType dtype = at::kFloat;
   bool trained = false;
   bool round_time = false;
+  bool fused = true;
 };
 /// Maps `file` as the host does and builds the model.
 Built build(std::shared_ptr<WeightSource> file, const std::string& config, const BuildAs& as = {});

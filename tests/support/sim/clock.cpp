@@ -50,6 +50,8 @@ double flops_of(const std::string& op, at::ArrayRef<at::Tensor> in, at::ArrayRef
   if (out.empty() || !out[0].defined()) return 0;
   if (is("::mm") || is("::bmm")) return 2 * count(out[0]) * size(in[0], -1);
   if (is("::addmm") || is("::baddbmm")) return 2 * count(out[0]) * size(in[1], -1);
+  if (is("::low_rank_outer")) return 2 * count(out[0]) * size(in[0], 0);
+  if (is("::low_rank_")) return 2 * count(out[0]) * size(in[0], -1);
   if (is("convolution_backward")) return 4 * count(in[0]) * count(in[2]) / size(in[2], 0);
   if (is("convolution")) return 2 * count(out[0]) * count(in[1]) / size(in[1], 0);
   if (is("attention") && is("backward")) return 10 * count(in[1]) * size(in[2], -2);

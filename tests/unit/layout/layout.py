@@ -111,7 +111,7 @@ LIBRARIES = {
     r"utf8proc": (r"framework/text/\w+\.cpp", "Unicode normalisation is there"),
     r"openssl/|xxh": (r"framework/(base|weights)/\w*hash\.cpp", "call <base/hash.hpp>"),
     r"torch/csrc/distributed|gloo/": (r"framework/distributed/(meeting|exchange|nccl_lane)\.cpp", "call <distributed/group.hpp>"),
-    r"dlfcn\.h": (r"framework/plugin/library\.cpp", "libraries are opened there"),
+    r"dlfcn\.h": (r"framework/(plugin/library|sdk/src/fused/cuda)\.cpp", "libraries are opened there"),
 }
 
 

@@ -1,0 +1,54 @@
+/// @file The fused kernels on the CPU. Each works on a range of rows (or of other independent units), so that the
+/// caller decides about threads; a unit's result does not depend on the range it is in. Called by the SDK's operators.
+#pragma once
+
+#include <kernels/fused.h>
+
+#include <vector>
+
+namespace trainer::kernels {
+
+/// One implementation, compiled for several instruction sets.
+struct CpuKernels {
+  const char* level;  ///< "baseline", "x86-64-v3" (AVX2) or "x86-64-v4" (AVX-512)
+
+  /// y [rows, width].
+  void (*modulated_norm)(const ModulatedNorm&, void* y, int64_t begin, int64_t end);
+  /// grad_x from grad, both [rows, width]. `moments` [rows, 2] receives mean and 1 / deviation when not null, in fp32
+  /// (fp64 for fp64).
+  void (*modulated_norm_grad)(const ModulatedNorm&, const void* grad, void* grad_x, void* moments, int64_t begin,
+                              int64_t end);
+  /// Gradients of shift and scale, each [samples, width] dense or null; units are samples x kColumns columns.
+  void (*modulated_norm_sums)(const ModulatedNorm&, const void* grad, const void* moments, void* grad_shift,
+                              void* grad_scale, int64_t begin, int64_t end);
+
+  /// Units are tokens of all samples.
+  void (*norm_rope)(const NormRope&, void* y, int64_t begin, int64_t end);
+  /// grad_x [samples, tokens, heads, width] dense.
+  void (*norm_rope_grad)(const NormRope&, const void* grad, void* grad_x, int64_t begin, int64_t end);
+  /// Gradient of the weight: partial sums [units, width] in fp32 (fp64), a unit being kTokens tokens of all samples.
+  void (*norm_rope_sums)(const NormRope&, const void* grad, void* partial, int64_t begin, int64_t end);
+
+  /// y [rows, before_width + width] dense.
+  void (*swiglu)(const SwiGlu&, void* y, int64_t begin, int64_t end);
+  /// grad: of the silu(gate) up part, rows grad_step apart; grad_x [rows, 2 width] dense.
+  void (*swiglu_grad)(const SwiGlu&, const void* grad, int64_t grad_step, void* grad_x, int64_t begin, int64_t end);
+
+  /// low [rows, rank] = factor x weight^T.
+  void (*low_rank_down)(const LowRank&, void* low, int64_t begin, int64_t end);
+  /// y [rows, width] = x + factor low weight; x may be null, for 0.
+  void (*low_rank_up)(const LowRank&, const void* low, void* y, int64_t begin, int64_t end);
+  /// grad_weight [rank, width] = factor low^T x; units are kOuterColumns columns.
+  void (*low_rank_outer)(const LowRank&, const void* low, void* grad_weight, int64_t begin, int64_t end);
+};
+
+constexpr int64_t kOuterColumns = 512;  ///< of a unit of low_rank_outer
+constexpr int64_t kColumns = 64;        ///< of a unit of modulated_norm_sums
+constexpr int64_t kTokens = 64;         ///< of a unit of norm_rope_sums
+
+/// Those that this processor runs, the best last.
+const std::vector<const CpuKernels*>& cpu_levels();
+/// The best.
+const CpuKernels& cpu_kernels();
+
+}  // namespace trainer::kernels

@@ -1,0 +1,64 @@
+/// @file The CPU kernels for one instruction set: compiled once for each, see meson.build. Everything but the table has
+/// internal linkage, so that no function made for a newer processor is linked into code for older ones.
+#include <kernels/cpu/low_rank.hpp>
+#include <kernels/cpu/modulated_norm.hpp>
+#include <kernels/cpu/norm_rope.hpp>
+#include <kernels/cpu/swiglu.hpp>
+
+namespace trainer::kernels {
+namespace {
+
+/// body(element) with an element of the type, for the type alone.
+template <typename Body>
+TRAINER_INLINE void with_type(Dtype dtype, const Body& body) {
+  if (dtype == Dtype::f32) body(float{});
+  if (dtype == Dtype::bf16) body(Bf16{});
+  if (dtype == Dtype::f64) body(double{});
+}
+
+void modulated_norm(const ModulatedNorm& a, void* y, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { NormRows<decltype(type)>::forward(a, y, begin, end); });
+}
+void modulated_norm_grad(const ModulatedNorm& a, const void* grad, void* grad_x, void* moments, int64_t begin,
+                         int64_t end) {
+  with_type(a.dtype, [&](auto type) { NormRows<decltype(type)>::grad(a, grad, grad_x, moments, begin, end); });
+}
+void modulated_norm_sums(const ModulatedNorm& a, const void* grad, const void* moments, void* grad_shift,
+                         void* grad_scale, int64_t begin, int64_t end) {
+  with_type(a.dtype,
+            [&](auto type) { NormRows<decltype(type)>::sums(a, grad, moments, grad_shift, grad_scale, begin, end); });
+}
+void norm_rope(const NormRope& a, void* y, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { HeadRows<decltype(type)>::forward(a, y, begin, end); });
+}
+void norm_rope_grad(const NormRope& a, const void* grad, void* grad_x, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { HeadRows<decltype(type)>::grad(a, grad, grad_x, begin, end); });
+}
+void norm_rope_sums(const NormRope& a, const void* grad, void* partial, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { HeadRows<decltype(type)>::sums(a, grad, partial, begin, end); });
+}
+void swiglu(const SwiGlu& a, void* y, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { GateRows<decltype(type)>::forward(a, y, begin, end); });
+}
+void swiglu_grad(const SwiGlu& a, const void* grad, int64_t grad_step, void* grad_x, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { GateRows<decltype(type)>::grad(a, grad, grad_step, grad_x, begin, end); });
+}
+
+void low_rank_down(const LowRank& a, void* low, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::down(a, low, begin, end); });
+}
+void low_rank_up(const LowRank& a, const void* low, void* y, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::up(a, low, y, begin, end); });
+}
+void low_rank_outer(const LowRank& a, const void* low, void* grad_weight, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::outer(a, low, grad_weight, begin, end); });
+}
+
+}  // namespace
+
+extern const CpuKernels TRAINER_LEVEL_TABLE;
+const CpuKernels TRAINER_LEVEL_TABLE{TRAINER_LEVEL_NAME, modulated_norm, modulated_norm_grad, modulated_norm_sums,
+                                     norm_rope,          norm_rope_grad, norm_rope_sums,      swiglu,
+                                     swiglu_grad,        low_rank_down,  low_rank_up,         low_rank_outer};
+
+}  // namespace trainer::kernels

@@ -1,0 +1,122 @@
+/// @file LayerNorm(x) (1 + scale) + shift on the CPU: mean and deviation of a row are found in two passes over it, in
+/// forward and again in backward, so that nothing but x is kept. Included by level.cpp alone.
+#pragma once
+
+#include <kernels/cpu.hpp>
+#include <kernels/cpu/pack.hpp>
+
+#include <cmath>
+
+namespace trainer::kernels {
+namespace {
+
+template <typename Scalar>
+struct Moments {
+  Scalar mean, inverse;  ///< 1 / sqrt(variance + eps)
+};
+
+template <typename P, typename T>
+TRAINER_INLINE Moments<typename P::Scalar> moments_of(const T* x, int64_t width, double eps) {
+  using V = typename P::V;
+  using Scalar = typename P::Scalar;
+  V total{};
+  for_row<P::kLanes>(width, [&](int64_t i, auto count) { total += load<P>(x + i, count); });
+  const Scalar mean = sum(total) / static_cast<Scalar>(width);
+  V squares{};
+  for_row<P::kLanes>(width, [&](int64_t i, auto count) {
+    const V off = (load<P>(x + i, count) - mean) * lanes<P>(count);
+    squares += off * off;
+  });
+  return {mean, 1 / std::sqrt(sum(squares) / static_cast<Scalar>(width) + static_cast<Scalar>(eps))};
+}
+
+template <typename T>
+struct NormRows {
+  using P = Pack<T>;
+  using V = typename P::V;
+  using Scalar = typename P::Scalar;
+
+  static void forward(const ModulatedNorm& a, void* result, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t sample = row / a.rows_per_sample;
+      const T* x = static_cast<const T*>(a.x) + row * a.width;
+      const T* shift = static_cast<const T*>(a.shift) + sample * a.shift_step;
+      const T* scale = static_cast<const T*>(a.scale) + sample * a.scale_step;
+      T* y = static_cast<T*>(result) + row * a.width;
+      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps);
+      for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
+        const V normal = (load<P>(x + i, count) - m.mean) * m.inverse;
+        store<P>(y + i, normal * (load<P>(scale + i, count) + 1) + load<P>(shift + i, count), count);
+      });
+    }
+  }
+
+  /// With n = (x - mean) / deviation and u = grad (1 + scale): grad_x = (u - mean(u) - n mean(u n)) / deviation.
+  static void grad(const ModulatedNorm& a, const void* grads, void* result, void* moments, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = static_cast<const T*>(a.x) + row * a.width;
+      const T* scale = static_cast<const T*>(a.scale) + row / a.rows_per_sample * a.scale_step;
+      const T* g = static_cast<const T*>(grads) + row * a.width;
+      T* grad_x = static_cast<T*>(result) + row * a.width;
+      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps);
+      if (moments != nullptr) static_cast<Moments<Scalar>*>(moments)[row] = m;
+      V sum_u{}, sum_un{};
+      for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
+        const V u = load<P>(g + i, count) * (load<P>(scale + i, count) + 1);  // lanes beyond the row: g is 0
+        sum_u += u;
+        sum_un += u * ((load<P>(x + i, count) - m.mean) * m.inverse);
+      });
+      const Scalar mean_u = sum(sum_u) / static_cast<Scalar>(a.width);
+      const Scalar mean_un = sum(sum_un) / static_cast<Scalar>(a.width);
+      for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
+        const V normal = (load<P>(x + i, count) - m.mean) * m.inverse;
+        const V u = load<P>(g + i, count) * (load<P>(scale + i, count) + 1);
+        store<P>(grad_x + i, (u - mean_u - normal * mean_un) * m.inverse, count);
+      });
+    }
+  }
+
+  /// Over the rows of one sample, in runs that are added up one after the other.
+  static void sums(const ModulatedNorm& a, const void* grads, const void* moments, void* grad_shift, void* grad_scale,
+                   int64_t begin, int64_t end) {
+    const int64_t chunks = (a.width + kColumns - 1) / kColumns;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t sample = unit / chunks, first = unit % chunks * kColumns;
+      const int64_t columns = a.width - first < kColumns ? a.width - first : kColumns;
+      for_row<P::kLanes>(columns, [&](int64_t i, auto count) {
+        const auto [shift, scale] = column_sums(a, grads, moments, sample, first + i, count);
+        const int64_t at = sample * a.width + first + i;
+        if (grad_shift != nullptr) store<P>(static_cast<T*>(grad_shift) + at, shift, count);
+        if (grad_scale != nullptr) store<P>(static_cast<T*>(grad_scale) + at, scale, count);
+      });
+    }
+  }
+
+ private:
+  struct Sums {
+    V shift, scale;
+  };
+  template <typename Count>
+  TRAINER_INLINE static Sums column_sums(const ModulatedNorm& a, const void* grads, const void* moments, int64_t sample,
+                                         int64_t column, Count count) {
+    constexpr int64_t kRun = 64;
+    const int64_t begin = sample * a.rows_per_sample, end = begin + a.rows_per_sample;
+    Sums total{};
+    for (int64_t run = begin; run < end; run += kRun) {
+      Sums part{};
+      for (int64_t row = run; row < end && row < run + kRun; ++row) {
+        const Moments<Scalar> m = static_cast<const Moments<Scalar>*>(moments)[row];
+        const int64_t at = row * a.width + column;
+        const V g = load<P>(static_cast<const T*>(grads) + at, count);
+        part.shift += g;
+        part.scale += g * ((load<P>(static_cast<const T*>(a.x) + at, count) - m.mean) * m.inverse);
+      }
+      total.shift += part.shift;
+      total.scale += part.scale;
+    }
+    return total;
+  }
+};
+
+}  // namespace
+}  // namespace trainer::kernels

@@ -1,0 +1,34 @@
+/// @file The fused kernels on CUDA, as a library of its own exports them (libtrainer_cuda_kernels.so). It is opened
+/// when the first fused operation meets a CUDA tensor. `stream` is a cudaStream_t of the current device; the calls
+/// return a cudaError_t of the launch and wait for nothing. fp32 and bf16. No atomics: results are the same every time.
+#pragma once
+
+#include <kernels/fused.h>
+
+namespace trainer::kernels {
+
+using Stream = void*;
+
+/// Units and meanings are those of CpuKernels; every call does all of them.
+struct CudaKernels {
+  int (*modulated_norm)(const ModulatedNorm*, void* y, Stream);
+  int (*modulated_norm_grad)(const ModulatedNorm*, const void* grad, void* grad_x, void* moments, Stream);
+  int (*modulated_norm_sums)(const ModulatedNorm*, const void* grad, const void* moments, void* grad_shift,
+                             void* grad_scale, Stream);
+  int (*norm_rope)(const NormRope*, void* y, Stream);
+  int (*norm_rope_grad)(const NormRope*, const void* grad, void* grad_x, Stream);
+  int (*norm_rope_sums)(const NormRope*, const void* grad, void* partial, Stream);
+  int (*swiglu)(const SwiGlu*, void* y, Stream);
+  int (*swiglu_grad)(const SwiGlu*, const void* grad, int64_t grad_step, void* grad_x, Stream);
+  int (*low_rank_down)(const LowRank*, void* low, Stream);
+  int (*low_rank_up)(const LowRank*, const void* low, void* y, Stream);
+  int (*low_rank_outer)(const LowRank*, const void* low, void* grad_weight, Stream);
+};
+
+/// What the library exports under that name: the table, for the layout of arguments that it was built with.
+using CudaKernelsOf = const CudaKernels* (*)(int layout);
+constexpr const char* kCudaKernelsSymbol = "trainer_cuda_kernels_1";
+constexpr int kArgumentsLayout =
+    sizeof(ModulatedNorm) + 256 * (sizeof(NormRope) + 256 * (sizeof(SwiGlu) + 256 * sizeof(LowRank)));
+
+}  // namespace trainer::kernels

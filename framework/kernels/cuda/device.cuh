@@ -1,0 +1,63 @@
+/// @file What the CUDA kernels share: elements, reductions in a fixed order, launches. No header but the compiler's
+/// own.
+#pragma once
+
+#include <kernels/cuda.hpp>
+
+namespace trainer::kernels {
+
+/// Rounded to the nearest, ties to even.
+struct Bf16 {
+  unsigned short bits;
+};
+
+__device__ inline float read(const float* from) { return *from; }
+__device__ inline float read(const Bf16* from) { return __uint_as_float(static_cast<unsigned>(from->bits) << 16); }
+__device__ inline void write(float* to, float value) { *to = value; }
+__device__ inline void write(Bf16* to, float value) {
+  const unsigned bits = __float_as_uint(value);
+  const unsigned rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  to->bits = static_cast<unsigned short>(value == value ? rounded : 0x7fc0);
+}
+
+constexpr int kWarp = 32;
+constexpr int kThreads = 256;
+
+/// The sum over the warp, in every lane.
+__device__ inline float warp_sum(float value) {
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffU, value, step);
+  return value;
+}
+
+/// The sum over the block of kThreads, in every thread. All threads must call it.
+__device__ inline float block_sum(float value) {
+  __shared__ float parts[kThreads / kWarp];
+  value = warp_sum(value);
+  __syncthreads();  // what an earlier call wrote has been read
+  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float total = 0;
+  for (int i = 0; i < kThreads / kWarp; ++i) total += parts[i];
+  return total;
+}
+
+/// Blocks for `units`; kernels loop over what is more.
+inline unsigned blocks_for(int64_t units) {
+  constexpr int64_t kMost = 1 << 20;
+  return static_cast<unsigned>(units < kMost ? units : kMost);
+}
+
+/// launch(element) with an element of the type; returns the error of the launch. fp64 is not computed on CUDA.
+template <typename Launch>
+int with_type(Dtype dtype, int64_t units, const Launch& launch) {
+  if (units <= 0) return 0;
+  if (dtype == Dtype::f32)
+    launch(float{});
+  else if (dtype == Dtype::bf16)
+    launch(Bf16{});
+  else
+    return static_cast<int>(cudaErrorInvalidValue);
+  return static_cast<int>(cudaGetLastError());
+}
+
+}  // namespace trainer::kernels

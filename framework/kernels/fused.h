@@ -1,0 +1,56 @@
+/// @file Arguments of the fused kernels: plain pointers, sizes and steps, the same for the CPU and for CUDA. Called by
+/// the operators of the SDK (framework/sdk/src/fused), which own the tensors; nothing here allocates.
+///
+/// Steps are in elements. Whatever is called a row has its elements side by side. Every size may be zero, none needs to
+/// be a multiple of anything. Sums are formed in fp32 (fp64 for fp64 data), always in the same order.
+#pragma once
+
+#include <cstdint>
+
+namespace trainer::kernels {
+
+enum class Dtype : int32_t { f32, bf16, f64 };
+
+/// y = LayerNorm(x) (1 + scale) + shift over rows of `width`; row r belongs to sample r / rows_per_sample.
+/// After torch's layer_norm without affine parameters: biased variance, 1 / sqrt(variance + eps).
+struct ModulatedNorm {
+  Dtype dtype;
+  int64_t rows, width, rows_per_sample;
+  double eps;
+  const void *x, *shift, *scale;   ///< x [rows, width] dense; shift, scale one row a sample
+  int64_t shift_step, scale_step;  ///< from a sample to the next; 0: one for all
+};
+
+/// Rows of attention heads: RMSNorm with a weight, then each adjacent pair (2i, 2i + 1) turned by its angle.
+/// x [samples, tokens, heads, width], heads side by side in a token; width is even.
+struct NormRope {
+  Dtype dtype;
+  int64_t samples, tokens, heads, width;
+  double eps;
+  const void *x, *weight;     ///< weight [width]
+  const float *table;         ///< (cos, sin) of pair i of a token at table + token * width + 2 i
+  int64_t x_sample, x_token;  ///< steps of x
+  int64_t y_sample, y_token;  ///< steps of the turned rows, or of their gradient
+  int64_t table_sample;       ///< 0: one table for all samples
+};
+
+/// y = [before, silu(gate) up] with [gate, up] = x [rows, 2 width]; `before` [rows, before_width] is copied.
+struct SwiGlu {
+  Dtype dtype;
+  int64_t rows, width, before_width;
+  const void *x, *before;       ///< before: null when before_width is 0
+  int64_t x_step, before_step;  ///< from a row to the next
+};
+
+/// Products of a low-rank adapter with data of `width` columns: weight [rank, width] and the narrow matrix `low`
+/// [rows, rank] are fp32 for fp32 and bf16 data, fp64 for fp64; both dense.
+struct LowRank {
+  Dtype dtype;
+  int64_t rows, width, rank;
+  double factor;
+  const void *x;       ///< data [rows, width]
+  int64_t x_step;      ///< from a row to the next
+  const void *weight;  ///< null where the weight is the result
+};
+
+}  // namespace trainer::kernels

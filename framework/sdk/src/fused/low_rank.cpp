@@ -1,0 +1,165 @@
+/// @file What a low-rank adapter adds to a layer: operators of its three products, gradient, plain form. The operators
+/// are heavy ones (heavy_kernels.cpp): they take the place of matrix products.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+#include <kernels/cpu.hpp>
+#include <trainer/sdk/ops/fused.hpp>
+
+#include "bindings.hpp"
+#include "cuda.hpp"
+#include "operators.hpp"
+
+namespace trainer {
+namespace fused {
+namespace {
+
+using at::Tensor;
+using Maybe = std::optional<Tensor>;
+
+/// low [rows, rank] = factor x weight^T, in the weight's dtype; x [rows, width], weight [rank, width].
+Tensor down(const Tensor& x, const Tensor& weight, double factor) {
+  const Tensor dense = weight.contiguous();
+  const Rows data(x);
+  Tensor low = at::empty({x.size(0), weight.size(0)}, weight.options());
+  if (low.is_meta() || low.numel() == 0) return low;
+  void* const out = low.mutable_data_ptr();
+  const kernels::LowRank a{dtype_of(x), data.count,  data.width, weight.size(0),
+                           factor,      data.data(), data.step,  dense.const_data_ptr()};
+  if (x.is_cuda())
+    launch(x, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_down(&a, out, stream); });
+  else
+    for_units(a.rows, a.width * a.rank,
+              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_down(a, out, begin, end); });
+  return low;
+}
+
+/// y [rows, width] = base + factor low weight in `dtype`; weight [rank, width].
+Tensor up(const Tensor& low, const Tensor& weight, const Maybe& base, double factor, at::ScalarType dtype) {
+  const Tensor dense = weight.contiguous(), rows = low.contiguous();
+  Tensor y = at::empty({low.size(0), weight.size(1)}, low.options().dtype(dtype));
+  const Rows under(base.value_or(y));
+  if (y.is_meta() || y.numel() == 0) return y;
+  void* const out = y.mutable_data_ptr();
+  const kernels::LowRank a{
+      dtype_of(y),           y.size(0), y.size(1), low.size(1), factor, base ? under.data() : nullptr, under.step,
+      dense.const_data_ptr()};
+  const void* const from = rows.const_data_ptr();
+  if (y.is_cuda())
+    launch(y, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_up(&a, from, out, stream); });
+  else
+    for_units(a.rows, a.width * a.rank,
+              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_up(a, from, out, begin, end); });
+  return y;
+}
+
+/// grad_weight [rank, width] = factor low^T x.
+Tensor outer(const Tensor& low, const Tensor& x, double factor) {
+  const Tensor rows = low.contiguous();
+  const Rows data(x);
+  Tensor grad = at::empty({low.size(1), x.size(1)}, low.options());
+  if (grad.is_meta() || grad.numel() == 0) return grad;
+  void* const out = grad.mutable_data_ptr();
+  const kernels::LowRank a{dtype_of(x), data.count, data.width, low.size(1), factor, data.data(), data.step, nullptr};
+  const void* const from = rows.const_data_ptr();
+  if (x.is_cuda())
+    launch(x, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_outer(&a, from, out, stream); });
+  else
+    for_units((a.width + kernels::kOuterColumns - 1) / kernels::kOuterColumns, a.rows * a.rank * kernels::kOuterColumns,
+              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_outer(a, from, out, begin, end); });
+  return grad;
+}
+
+/// The three products, fused or of plain operators.
+struct Products {
+  bool fused;
+  [[nodiscard]] Tensor down(const Tensor& x, const Tensor& weight, double factor) const {
+    static const auto op = operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_down");
+    if (fused) return op.call(x, weight, factor);
+    const Tensor low = at::mm(x.to(weight.scalar_type()), weight.t());
+    return factor == 1 ? low : low * factor;
+  }
+  /// base + factor low weight, or without a base.
+  [[nodiscard]] Tensor up(const Tensor& low, const Tensor& weight, const Tensor& base, double factor,
+                          at::ScalarType dtype) const {
+    static const auto op =
+        operator_of<Tensor(const Tensor&, const Tensor&, const Maybe&, double, at::ScalarType)>("trainer::low_rank_up");
+    if (fused) return op.call(low, weight, base.defined() ? Maybe(base) : std::nullopt, factor, dtype);
+    if (!base.defined()) return at::mm(low, weight).to(dtype);
+    return at::addmm(base.to(weight.scalar_type()), low, weight, /*beta=*/1, factor).to(dtype);
+  }
+  [[nodiscard]] Tensor outer(const Tensor& low, const Tensor& x, double factor) const {
+    static const auto op = operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_outer");
+    if (fused) return op.call(low, x, factor);
+    const Tensor grad = at::mm(low.t(), x.to(low.scalar_type()));
+    return factor == 1 ? grad : grad * factor;
+  }
+};
+
+/// Saves x as it came, which other layers share, and x A^T.
+struct LowRankFunction : torch::autograd::Function<LowRankFunction> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& a,
+                        const Tensor& b, double scale, bool fused) {
+    const Products products{fused};
+    const Tensor low = products.down(x, a, 1);
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward({x, low, a, b});
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["fused"] = fused;
+    return products.up(low, b.t(), y, scale, y.scalar_type());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    if (!grads[0].defined()) return torch::autograd::variable_list(6);
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &low = saved[1], &a = saved[2], &b = saved[3];
+    const double scale = ctx->saved_data["scale"].toDouble();
+    const Products products{ctx->saved_data["fused"].toBool()};
+    // Of plain operators, one cast serves both products.
+    const Tensor grad = products.fused ? grads[0] : grads[0].to(a.scalar_type());
+    Tensor grad_x, grad_a, grad_b;
+    if (ctx->needs_input_grad(3)) grad_b = products.outer(low, grad, scale).t().contiguous();
+    if (ctx->needs_input_grad(2) || ctx->needs_input_grad(0)) {
+      const Tensor grad_low = products.down(grad, b.t(), scale);
+      if (ctx->needs_input_grad(2)) grad_a = products.outer(grad_low, x, 1);
+      if (ctx->needs_input_grad(0)) grad_x = products.up(grad_low, a, {}, 1, x.scalar_type());
+    }
+    return {grad_x, grads[0], grad_a, grad_b, Tensor(), Tensor()};
+  }
+};
+
+bool takes_all(const Tensor& x, const Tensor& y, const Tensor& a, const Tensor& b) {
+  const at::ScalarType adapter = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return takes(x) && y.scalar_type() == x.scalar_type() && a.scalar_type() == adapter && b.scalar_type() == adapter;
+}
+
+}  // namespace
+
+void install_low_rank(torch::Library& library) {
+  library.def("low_rank_down(Tensor x, Tensor weight, float factor) -> Tensor");
+  library.def("low_rank_up(Tensor low, Tensor weight, Tensor? base, float factor, ScalarType dtype) -> Tensor");
+  library.def("low_rank_outer(Tensor low, Tensor x, float factor) -> Tensor");
+  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
+    library.impl("low_rank_down", torch::dispatch(key, &down));
+    library.impl("low_rank_up", torch::dispatch(key, &up));
+    library.impl("low_rank_outer", torch::dispatch(key, &outer));
+  }
+}
+
+}  // namespace fused
+
+at::Tensor low_rank_sum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& a, const at::Tensor& b,
+                        double scale, bool fused) {
+  TORCH_CHECK(x.dim() == 2 && y.dim() == 2 && a.size(1) == x.size(1) && b.size(0) == y.size(1) &&
+                  a.size(0) == b.size(1) && x.size(0) == y.size(0),
+              "low_rank_sum: x ", x.sizes(), ", y ", y.sizes(), ", A ", a.sizes(), " and B ", b.sizes(),
+              " do not belong together");
+  return fused::LowRankFunction::apply(x, y, a, b, scale, fused && fused::takes_all(x, y, a, b));
+}
+
+}  // namespace trainer

@@ -1,0 +1,38 @@
+/// @file What the fused operations share: which tensors they take, their operators and the rows they work on. Each is
+/// an operator of the dispatcher (trainer::swiglu, ...), so that devices, dry runs and profilers meet it as they meet
+/// LibTorch's own. Private to the SDK.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+namespace torch {
+class Library;
+}
+
+namespace trainer::fused {
+
+/// Whether the fused kernels work on this device with this dtype. A backend that runs operators it does not know on the
+/// CPU (a simulated device) has them too.
+bool takes(const at::Tensor& tensor);
+
+/// Registers all operators, once per process.
+void install_operators();
+void install_low_rank(torch::Library& library);
+void install_modulated_norm(torch::Library& library);
+void install_norm_rope(torch::Library& library);
+void install_swiglu(torch::Library& library);
+
+/// A tensor whose last dimension lies dense and whose other dimensions are one sequence of rows; a copy if need be.
+struct Rows {
+  explicit Rows(const at::Tensor& tensor);
+  at::Tensor tensor;
+  int64_t count, width, step;  ///< step: elements from a row to the next
+  [[nodiscard]] const void* data() const;
+};
+
+/// body(begin, end) over [0, units) in the threads of LibTorch; `elements` of a unit decide how many are worth one.
+void for_units(int64_t units, int64_t elements, const std::function<void(int64_t, int64_t)>& body);
+
+}  // namespace trainer::fused

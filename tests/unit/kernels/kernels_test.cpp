@@ -1,0 +1,103 @@
+/// @file The kernels without the tensors around them: every instruction set of this processor computes the same, and
+/// the library of CUDA kernels is there and whole. No GPU is needed or used.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <kernels/cpu.hpp>
+#include <kernels/cuda.hpp>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace trainer::kernels {
+namespace {
+
+/// Numbers of every size and sign, the same every time.
+std::vector<float> numbers(std::size_t count, unsigned seed) {
+  std::vector<float> list(count);
+  unsigned state = seed;
+  for (float& number : list) {
+    state = state * 1664525U + 1013904223U;
+    number = static_cast<float>(state >> 8) / (1U << 23) - 1.0F;
+  }
+  return list;
+}
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& expected, const char* what) {
+  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-6) << what << " at " << i;
+}
+
+constexpr int64_t kRows = 5, kWidth = 54;
+
+/// What each kernel makes of the same numbers.
+std::vector<std::vector<float>> results(const CpuKernels& cpu) {
+  const auto x = numbers(kRows * kWidth, 1), shift = numbers(kWidth, 2), scale = numbers(kWidth, 3),
+             g = numbers(kRows * kWidth, 4);
+  std::vector<std::vector<float>> all;
+  const auto make = [&](std::size_t count) { return all.emplace_back(count).data(); };
+  const ModulatedNorm norm{Dtype::f32, kRows, kWidth, kRows, 1e-6, x.data(), shift.data(), scale.data(), 0, 0};
+  cpu.modulated_norm(norm, make(kRows * kWidth), 0, kRows);
+  std::vector<float> moments(kRows * 2), grad_x(kRows * kWidth), grad_shift(kWidth), grad_scale(kWidth);
+  cpu.modulated_norm_grad(norm, g.data(), grad_x.data(), moments.data(), 0, kRows);
+  cpu.modulated_norm_sums(norm, g.data(), moments.data(), grad_shift.data(), grad_scale.data(), 0, 1);
+  all.insert(all.end(), {grad_x, moments, grad_shift, grad_scale});
+  const NormRope rope{Dtype::f32, 1, kRows, 1, kWidth, 1e-6, x.data(), shift.data(), g.data(), 0, kWidth, 0, kWidth, 0};
+  cpu.norm_rope(rope, make(kRows * kWidth), 0, kRows);
+  cpu.norm_rope_grad(rope, g.data(), make(kRows * kWidth), 0, kRows);
+  cpu.norm_rope_sums(rope, g.data(), make(kWidth), 0, 1);
+  const SwiGlu gate{Dtype::f32, kRows, kWidth / 2, 0, x.data(), nullptr, kWidth, 0};
+  cpu.swiglu(gate, make(kRows * kWidth / 2), 0, kRows);
+  cpu.swiglu_grad(gate, g.data(), kWidth, make(kRows * kWidth), 0, kRows);
+  const LowRank low{Dtype::f32, kRows, kWidth, 3, 0.5, x.data(), kWidth, g.data()};
+  const auto narrow = numbers(kRows * 3, 5);
+  cpu.low_rank_down(low, make(kRows * 3), 0, kRows);
+  cpu.low_rank_up(low, narrow.data(), make(kRows * kWidth), 0, kRows);
+  cpu.low_rank_outer(low, narrow.data(), make(3 * kWidth), 0, 1);
+  return all;
+}
+
+TEST(CpuKernels, EveryInstructionSetComputesTheSame) {
+  ASSERT_FALSE(cpu_levels().empty());
+  EXPECT_STREQ(cpu_levels().front()->level, "baseline");
+  EXPECT_EQ(cpu_levels().back(), &cpu_kernels()) << "the best one is used";
+  const auto expected = results(*cpu_levels().front());
+  for (const CpuKernels* level : cpu_levels()) {
+    const auto got = results(*level);
+    for (std::size_t i = 0; i < got.size(); ++i) expect_near(got[i], expected[i], level->level);
+  }
+}
+
+TEST(CpuKernels, RowsDoNotDependOnTheRangeTheyAreIn) {
+  const auto x = numbers(kRows * kWidth, 1), weight = numbers(3 * kWidth, 2);
+  const LowRank low{Dtype::f32, kRows, kWidth, 3, 0.5, x.data(), kWidth, weight.data()};
+  std::vector<float> whole(kRows * 3), parts(kRows * 3);
+  cpu_kernels().low_rank_down(low, whole.data(), 0, kRows);
+  for (int64_t row = 0; row < kRows; ++row) cpu_kernels().low_rank_down(low, parts.data(), row, row + 1);
+  EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0);
+}
+
+TEST(CudaKernels, TheLibraryIsBuiltAndWhole) {
+  const char* path = std::getenv("TRAINER_TEST_CUDA_KERNELS");
+  if (path == nullptr || *path == '\0') GTEST_SKIP() << "built without nvcc; tools/setup --nvcc fetches it";
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto table_of = reinterpret_cast<CudaKernelsOf>(dlsym(library, kCudaKernelsSymbol));
+  ASSERT_NE(table_of, nullptr) << "it exports " << kCudaKernelsSymbol;
+  EXPECT_EQ(table_of(kArgumentsLayout + 1), nullptr) << "other layouts are refused";
+  const CudaKernels* const table = table_of(kArgumentsLayout);
+  ASSERT_NE(table, nullptr);
+  std::vector<const void*> entries(sizeof(CudaKernels) / sizeof(void*));
+  static_assert(sizeof(CudaKernels) % sizeof(void*) == 0);
+  std::memcpy(entries.data(), table, sizeof(CudaKernels));
+  for (const void* entry : entries) EXPECT_NE(entry, nullptr);
+  // Refused before anything is launched.
+  const SwiGlu doubles{Dtype::f64, 1, 1, 0, nullptr, nullptr, 2, 0},
+      nothing{Dtype::f32, 0, 1, 0, nullptr, nullptr, 2, 0};
+  EXPECT_NE(table->swiglu(&doubles, nullptr, nullptr), 0) << "fp64 is not computed";
+  EXPECT_EQ(table->swiglu(&nothing, nullptr, nullptr), 0) << "nothing to do is no error";
+}
+
+}  // namespace
+}  // namespace trainer::kernels
