@@ -8,6 +8,8 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <functional>
+#include <vector>
 
 namespace trainer::adapter {
 namespace {
@@ -16,6 +18,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kPeftMetadata = "lora_adapter_metadata";
 constexpr std::size_t kConfigLimit = 1 << 20;
+constexpr int64_t kMostRank = int64_t{1} << 31;
 
 std::string number_text(double number) {
   std::array<char, 32> text{};
@@ -59,6 +62,42 @@ void add_kohya(weights::Metadata& metadata, std::span<const LoraLayer> layers) {
   metadata["ss_network_alpha"] = number_text(of_rank->alpha);
 }
 
+using Fail = std::function<void(const std::string&)>;
+
+/// JSON in which no object has a key twice: which of the two counts is not known. Not an object: unreadable.
+Json parse_once(const std::string& text, const Fail& fail) {
+  std::vector<std::set<std::string>> open;
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second)
+      fail("has the key " + quote_name(parsed.get<std::string>()) + " twice");
+    return true;
+  };
+  return Json::parse(text, watch, /*allow_exceptions=*/false);
+}
+
+bool is_positive(const Json& number) {
+  return number.is_number() && std::isfinite(number.get<double>()) && number.get<double>() > 0;
+}
+
+std::string shown(const Json& value) { return quote_name(value.dump(-1, ' ', true, Json::error_handler_t::replace)); }
+
+/// The ranks that a configuration states, of all layers; empty when it states none.
+std::set<int64_t> ranks_of(const Json& rank, const Json& patterns, const Fail& fail) {
+  std::set<int64_t> ranks;
+  if (rank.is_null()) return ranks;
+  if (!patterns.is_null() && !patterns.is_object()) fail("has a rank_pattern that is no object");
+  std::vector<Json> all{rank};
+  for (const auto& [name, one] : patterns.items()) all.push_back(one);
+  for (const Json& one : all) {
+    if (!one.is_number_integer() || !is_positive(one) || one > kMostRank)
+      fail("states the rank " + shown(one) + ", which is no whole number above 0");
+    ranks.insert(one.get<int64_t>());
+  }
+  return ranks;
+}
+
 }  // namespace
 
 StatedScales::StatedScales(const weights::TensorFile& file, const std::string& prefix) {
@@ -79,34 +118,49 @@ StatedScales::StatedScales(const weights::TensorFile& file, const std::string& p
 }
 
 void StatedScales::read(const std::string& text, const std::string& where, const std::string& prefix) {
-  const auto fail = [&](const std::string& what) {
+  where_ = where;
+  const Fail fail = [&](const std::string& what) {
     throw Error(ExitCode::bad_input, where + " " + what, "LORA_CONFIG");
   };
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_once(text, fail);
   if (!json.is_object()) fail("is no JSON object");
   // diffusers puts the component before each key; other programs write peft's keys as they are.
   const auto value = [&](const std::string& key) {
-    const auto found = json.contains(prefix + key) ? json.find(prefix + key) : json.find(key);
-    return found == json.end() ? Json() : *found;
+    const auto with = json.find(prefix + key), without = json.find(key);
+    if (with != json.end() && without != json.end() && *with != *without)
+      fail("states " + quote_name(key) + " and " + quote_name(prefix + key) + ", which differ");
+    return with != json.end() ? *with : without != json.end() ? *without : Json();
   };
-  if (value("use_dora") == true) fail("says DoRA, which is not read");
-  if (const Json rank_stabilised = value("use_rslora"); rank_stabilised.is_boolean())
-    rank_stabilised_ = rank_stabilised.get<bool>();
-  if (const Json alpha = value("lora_alpha"); alpha.is_number()) {
+  const auto flag = [&](const std::string& key) {
+    const Json set = value(key);
+    if (!set.is_null() && !set.is_boolean()) fail("has a " + quote_name(key) + " that is neither true nor false");
+    return set == true;
+  };
+  if (flag("use_dora")) fail("says DoRA, which is not read");
+  rank_stabilised_ = flag("use_rslora");
+  if (const Json alpha = value("lora_alpha"); !alpha.is_null()) {
+    if (!is_positive(alpha)) fail("has the lora_alpha " + shown(alpha) + ", which is no number above 0");
     alpha_ = alpha.get<double>();
     stated_ = true;
   }
   const Json patterns = value("alpha_pattern");
-  if (!patterns.is_object()) return;
+  if (!patterns.is_null() && !patterns.is_object()) fail("has an alpha_pattern that is no object");
   for (const auto& [name, alpha] : patterns.items()) {
-    if (!alpha.is_number() || name.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
-      fail("has the alpha_pattern " + quote_name(name) + ": only names with a number are read, no regular expressions");
+    if (!is_positive(alpha) || name.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
+      fail("has the alpha_pattern " + quote_name(name) +
+           ": only names with a number above 0 are read, no regular expressions");
     patterns_[name] = alpha.get<double>();
     stated_ = true;
   }
+  ranks_ = ranks_of(value("r"), value("rank_pattern"), fail);
 }
 
 double StatedScales::alpha(const std::string& layer, int64_t rank) const {
+  if (!ranks_.empty() && !ranks_.contains(rank))
+    throw Error(ExitCode::bad_input,
+                where_ + " states the rank " + std::to_string(*ranks_.begin()) + ", but the matrices of " +
+                    quote_name(layer) + " have the rank " + std::to_string(rank),
+                "LORA_CONFIG");
   std::optional<double> alpha = alpha_;
   for (const auto& [name, value] : patterns_)
     if (layer == name || layer.ends_with("." + name)) alpha = value;

@@ -3,6 +3,7 @@
 
 #include <adapter/lora_file.hpp>
 #include <map>
+#include <set>
 #include <weights/safetensors_writer.hpp>
 
 namespace trainer::adapter {
@@ -15,16 +16,20 @@ class StatedScales {
  public:
   /// peft's configuration of this file; empty when there is none. `prefix` is that of its tensors; with that of peft,
   /// "base_model.model.", alpha stands in adapter_config.json beside the file. Throws Error (bad_input) for a
-  /// configuration that cannot be read, names what is not read here (DoRA, regular expressions), or is missing beside
-  /// peft's names.
+  /// configuration that cannot be read, says a key twice, has a
+  /// rank or an alpha that is no number above 0, names what is not read here (DoRA, regular expressions), or is missing
+  /// beside peft's names.
   StatedScales(const weights::TensorFile& file, const std::string& prefix);
   [[nodiscard]] bool stated() const { return stated_; }
-  /// Alpha of a layer so that alpha / rank is the scale peft applies; the rank when nothing is stated.
+  /// Alpha of a layer so that alpha / rank is the scale peft applies; the rank when nothing is stated. Throws Error
+  /// (bad_input) when `rank` is none that the configuration states.
   [[nodiscard]] double alpha(const std::string& layer, int64_t rank) const;
 
  private:
   void read(const std::string& json, const std::string& where, const std::string& prefix);
   bool stated_ = false, rank_stabilised_ = false;
+  std::string where_;        ///< names the configuration
+  std::set<int64_t> ranks_;  ///< that it states; empty: none
   std::optional<double> alpha_;
   std::map<std::string, double> patterns_;
 };

@@ -104,8 +104,8 @@ class Reader {
     if (!pair.down.defined() || !pair.up.defined())
       return problems_.add(quote_name(name) + ": only one of its two matrices is there");
     const auto parts = static_cast<int64_t>(pair.target.halves_swapped ? 2 : pair.target.layers.size());
-    if (pair.down.dim() != 2 || pair.up.dim() != 2 || pair.down.size(0) != pair.up.size(1) || pair.down.size(0) == 0 ||
-        pair.up.size(0) % parts != 0)
+    if (pair.down.dim() != 2 || pair.up.dim() != 2 || pair.down.size(0) != pair.up.size(1) || pair.down.numel() == 0 ||
+        pair.up.numel() == 0 || pair.up.size(0) % parts != 0)
       problems_.add(quote_name(name) + ": " + shape_text(pair.down.sizes()) + " and " + shape_text(pair.up.sizes()) +
                     " are no low-rank pair of this layer");
   }

@@ -38,6 +38,11 @@ ExitCode exit_code_of_device_error(int number) {
   return std::find(kLost.begin(), kLost.end(), number) != kLost.end() ? ExitCode::device_lost : ExitCode::failed;
 }
 
+bool says_out_of_memory(std::string_view message) {
+  return message.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos ||
+         message.find("DefaultCPUAllocator: not enough memory") != std::string_view::npos;
+}
+
 const char* advice_for(ExitCode code) {
   if (code != ExitCode::device_lost) return "";
   return "\n  A device failed or was lost. Look at it (nvidia-smi, the kernel's log); the last checkpoint is good, and "

@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <base/files.hpp>
 #include <checkpoint/attempts.hpp>
 #include <checkpoint/recovery.hpp>
@@ -5,7 +8,6 @@
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
-#include <fstream>
 
 namespace trainer::checkpoint {
 namespace {
@@ -75,11 +77,14 @@ void Attempts::reached(int64_t step) {
 }
 
 void Attempts::write() const {
-  std::error_code failed;
-  if (fs::exists(file_, failed) && !fs::is_regular_file(file_, failed)) return;  // writing to a FIFO would wait
+  // Through a link another file would be overwritten; opening a FIFO would wait.
+  const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (fd < 0) return;
   const nlohmann::ordered_json json{
       {"from", from_}, {"reached", reached_}, {"failures", failures_}, {"ended_at", ended_at_}};
-  std::ofstream(file_) << json.dump() + "\n";
+  const std::string text = json.dump() + "\n";
+  if (::ftruncate(fd, 0) == 0) static_cast<void>(::write(fd, text.data(), text.size()) == 0);
+  ::close(fd);
 }
 
 void Attempts::ended_well() {

@@ -1,6 +1,7 @@
 #include <checkpoint/places.hpp>
 
 #include <base/units.hpp>
+#include <checkpoint/committed.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
@@ -20,11 +21,12 @@ bool is_of_the_disk(const Error& error) { return error.exit_code() == ExitCode::
 
 Places::Places(const fs::path& run_folder, const std::string& run_id, PlacesOptions options)
     : options_(std::move(options)),
+      run_folder_(run_folder),
       run_id_(run_id),
       own_(run_folder, run_id, options_.may_commit),
       reserve_(run_folder) {
   if (options_.fallback.empty()) return;
-  fallback_folder_ = options_.fallback / ("run-" + run_id);
+  fallback_folder_ = folder_in_fallback(options_.fallback, run_id);
   if (fs::exists(fallback_folder_ / "ckpt")) fallback_.emplace(fallback_folder_, run_id_, options_.may_commit);
 }
 
@@ -90,7 +92,7 @@ fs::path Places::save(int64_t step, const std::function<Content()>& content,
   if (!last || !fallback_folder_.empty()) here.room = std::chrono::milliseconds{0};
   try {
     save_patiently([&] { save_in(own_); }, here, note);
-    return saved;
+    return this->note(saved, step, note), saved;
   } catch (const Error& error) {
     if (!is_of_the_disk(error) || fallback_folder_.empty()) throw;
     note(std::string(error.what()) + "; saving in " + fallback_folder_.string());
@@ -103,7 +105,17 @@ fs::path Places::save(int64_t step, const std::function<Content()>& content,
         save_in(*fallback_);
       },
       there, note);
-  return saved;
+  return this->note(saved, step, note), saved;
+}
+
+void Places::note(const fs::path& saved, int64_t step, const Note& note) const {
+  try {
+    note_committed(run_folder_, run_id_, Committed{step, fs::absolute(saved)});
+  } catch (const Error& error) {
+    if (!is_of_the_disk(error)) throw;
+    note("it is saved in " + saved.string() + ", but that could not be noted in run.json: " + error.what() +
+         "; a start that does not find it there would not miss it");
+  }
 }
 
 void Places::rotate(int64_t keep) {

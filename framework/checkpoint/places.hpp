@@ -37,7 +37,8 @@ class Places {
   void release_reserve() const { reserve_.release(); }
 
   /// Saves with Store::save, patiently; what a full or failing disk refuses goes to the fallback, with a note. `last`:
-  /// the reserve is used up for it and a full disk is waited for. Returns the checkpoint's folder.
+  /// the reserve is used up for it and a full disk is waited for. Where it is is noted (committed.hpp). Returns the
+  /// checkpoint's folder.
   std::filesystem::path save(int64_t step, const std::function<Content()>& content,
                              const std::map<std::string, std::string>& fingerprints, bool last,
                              const Patience& patience, const Note& note);
@@ -48,7 +49,8 @@ class Places {
  private:
   std::optional<Loaded> newest_of_fallback(std::vector<std::string>& notes);
   PlacesOptions options_;
-  std::filesystem::path fallback_folder_;
+  void note(const std::filesystem::path& saved, int64_t step, const Note& note) const;
+  std::filesystem::path run_folder_, fallback_folder_;
   std::string run_id_;
   Store own_;
   std::optional<Store> fallback_;  ///< once there is something in it, or must be

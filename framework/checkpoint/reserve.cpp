@@ -10,7 +10,8 @@
 namespace trainer::checkpoint {
 
 void Reserve::hold(uint64_t bytes) const {
-  const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (fd < 0 && errno == ELOOP) throw Error(ExitCode::io, file_.string() + ": is a symbolic link; delete it");
   if (fd < 0) throw Error(ExitCode::io, file_.string() + ": cannot be opened: " + std::strerror(errno));
   // Where the file system cannot reserve, the C library writes zeros.
   const int number = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));

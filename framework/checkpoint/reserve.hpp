@@ -9,7 +9,8 @@ namespace trainer::checkpoint {
 
 class Reserve {
  public:
-  explicit Reserve(const std::filesystem::path& run_folder) : file_(run_folder / "reserve.bin") {}
+  explicit Reserve(const std::filesystem::path& run_folder, const char* name = "reserve.bin")
+      : file_(run_folder / name) {}
 
   /// Takes `bytes` of the file system, not less than before. Throws Error (io; IO_NO_SPACE when there is no room).
   void hold(uint64_t bytes) const;

@@ -157,8 +157,9 @@ RunLock::RunLock(const fs::path& run_folder, LockOptions options)
   if (error == std::errc::permission_denied) no_permission(run_folder);
   make_folders(run_folder);
   if (options_.boot.empty()) options_.boot = boot_id();
-  fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd_ < 0 && errno == EACCES) no_permission(run_folder);
+  if (fd_ < 0 && errno == ELOOP) throw Error(ExitCode::io, file_.string() + ": is a symbolic link; delete it");
   if (fd_ < 0) throw Error(ExitCode::io, file_.string() + ": cannot be opened: " + std::strerror(errno));
   try {
     const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
@@ -228,7 +229,7 @@ void RunLock::require_mine() const {
 
 std::optional<std::string> RunLock::holder(const fs::path& run_folder) {
   const fs::path file = run_folder / ".lock";
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0) return {};
   const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(fd);

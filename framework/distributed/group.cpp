@@ -176,7 +176,8 @@ void Group::together(const std::function<void()>& work) {
     const ExitCode code = exit_code_of_device_error(error.get_error_code());
     fail(Error(code, error.what_without_backtrace() + std::string(advice_for(code))));
   } catch (const c10::Error& error) {
-    fail(Error(ExitCode::failed, error.what_without_backtrace()));
+    const bool memory = says_out_of_memory(error.what_without_backtrace());
+    fail(Error(memory ? ExitCode::out_of_memory : ExitCode::failed, error.what_without_backtrace()));
   } catch (const std::exception& error) {
     fail(Error(ExitCode::failed, error.what()));
   }

@@ -21,10 +21,13 @@ Error io_error(const std::string& doing, const std::filesystem::path& file) {
 
 AppendFile::AppendFile(std::filesystem::path file, Mode mode)
     : path_(std::move(file)),
-      // O_NONBLOCK: opening a FIFO must not wait for a reader.
-      fd_(::open(path_.c_str(),
-                 O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | (mode == Mode::create_new ? O_EXCL : 0),
-                 0666)) {
+      // O_NONBLOCK: opening a FIFO must not wait for a reader. O_NOFOLLOW: a link in a run folder must not have another
+      // file grow or cut.
+      fd_(::open(
+          path_.c_str(),
+          O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | (mode == Mode::create_new ? O_EXCL : 0),
+          0666)) {
+  if (fd_ < 0 && errno == ELOOP) throw Error(ExitCode::io, path_.string() + ": is a symbolic link; delete it");
   if (fd_ < 0) throw io_error("open", path_);
 }
 

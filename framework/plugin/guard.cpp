@@ -1,6 +1,9 @@
 #include <c10/util/Exception.h>
+#include <base/device_error.hpp>
 #include <plugin/guard.hpp>
 #include <trainer/sdk/error.hpp>
+
+#include <new>
 
 namespace trainer::plugin {
 
@@ -15,7 +18,10 @@ void rethrow_as_plugin_error(const std::string& plugin, const std::string& phase
     throw;  // handled where memory is planned
   } catch (const c10::AcceleratorError&) {
     throw;  // the device's fault, with an exit code of its own
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const c10::Error& error) {
+    if (says_out_of_memory(error.what_without_backtrace())) throw;
     throw PluginError(plugin, phase, error.what_without_backtrace());
   } catch (const std::exception& error) {
     throw PluginError(plugin, phase, error.what());

@@ -8,7 +8,7 @@
 namespace trainer::plugin {
 
 /// Turns the exception in flight into a PluginError. An Error (a message for the user with an exit code of its own,
-/// e.g. about damaged weights), an out-of-memory error and one of a device pass unchanged. Only for use inside a catch
+/// e.g. about damaged weights), an out-of-memory error (of a device or the processor) and one of a device pass unchanged. Only for use inside a catch
 /// block.
 [[noreturn]] void rethrow_as_plugin_error(const std::string& plugin, const std::string& phase);
 

@@ -56,11 +56,14 @@ std::string identity(const std::string& file) {
   return error ? file : path.string();
 }
 
-Node read_chain(const std::string& file, std::vector<std::string>& readers) {
+Node read_chain(const std::string& file, std::vector<std::string>& readers, bool may_extend) {
   Node root = parse_toml(read_file(file, kMaxBytes, "recipe"), file);
   auto& entries = std::get<Node::Entries>(root.data);
   const auto extends = std::find_if(entries.begin(), entries.end(), [](const Entry& e) { return e.key == "extends"; });
   if (extends == entries.end()) return root;
+  if (!may_extend)
+    throw Error(ExitCode::bad_recipe,
+                extends->value.position.text() + ": extends: a stored recipe is complete and extends no other");
 
   const Node named = extends->value;
   entries.erase(extends);
@@ -75,7 +78,7 @@ Node read_chain(const std::string& file, std::vector<std::string>& readers) {
   if (readers.size() > kMaxBases) throw fail("more than " + std::to_string(kMaxBases) + " recipes in a row");
   const std::string missing = missing_path(absolute_path(base, {}, true));
   if (!missing.empty()) throw fail(missing);
-  Node merged = read_chain(base, readers);
+  Node merged = read_chain(base, readers, may_extend);
   merge(merged, std::move(root));
   return merged;
 }
@@ -133,9 +136,9 @@ void apply(Node& root, const std::string& text, Problems& problems) {
 
 }  // namespace
 
-Node read_with_bases(const std::string& file) {
+Node read_with_bases(const std::string& file, bool may_extend) {
   std::vector<std::string> readers;
-  return read_chain(file, readers);
+  return read_chain(file, readers, may_extend);
 }
 
 void apply_overrides(Node& root, std::span<const std::string> overrides, Problems& problems) {

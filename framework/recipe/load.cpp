@@ -246,7 +246,7 @@ std::string ComponentList::unknown(std::string_view kind, std::string_view name)
 
 Recipe load(const std::string& file, std::span<const std::string> overrides,
             std::span<const ComponentSchema> components, const LoadOptions& options) {
-  Node root = read_with_bases(file);
+  Node root = read_with_bases(file, options.may_extend);
   root.position = {file, 1, 1};
   Reading reading;
   reading.paths_must_exist = options.paths_must_exist;

@@ -13,6 +13,7 @@ namespace trainer::recipe {
 
 struct LoadOptions {
   bool paths_must_exist = true;  ///< report missing model, data, ... paths (`plan` and tests may not want that)
+  bool may_extend = true;        ///< `extends` names another file to read
 };
 
 /// Reads and checks a recipe. `overrides` are "key=value" texts of --set, applied last, in order; `components` are the

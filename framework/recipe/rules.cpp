@@ -3,6 +3,7 @@
 #include <recipe/paths.hpp>
 #include <recipe/write.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -10,6 +11,9 @@ namespace trainer::recipe {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// File names of 255 bytes are the longest that Linux takes: room for the step and what a temporary name adds.
+constexpr std::size_t kLongestName = 200;
 
 class Rules {
  public:
@@ -52,6 +56,9 @@ class Rules {
     const bool bad = name.find('/') != std::string::npos || name.starts_with('.') || name.starts_with('-');
     bool control = false;
     for (const char c : name) control = control || static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+    if (name.size() > kLongestName)
+      problems_.add(at("run", "name"), "run.name: has " + std::to_string(name.size()) + " bytes; at most " +
+                                           std::to_string(kLongestName) + " fit into the names of the run's files");
     if (bad || control) {
       problems_.add(at("run", "name"),
                     "run.name: " + in_quotes(name) +
@@ -176,6 +183,9 @@ class Rules {
 std::string name_from(const std::string& file) {
   std::string name = fs::path(file).stem().string();
   while (!name.empty() && (name.front() == '.' || name.front() == '-')) name.erase(0, 1);
+  std::size_t cut = std::min(name.size(), kLongestName);
+  while (cut < name.size() && (static_cast<unsigned char>(name[cut]) & 0xC0) == 0x80) --cut;  // whole letters
+  name.resize(cut);
   return name.empty() ? "run" : name;
 }
 

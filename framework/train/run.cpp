@@ -5,6 +5,7 @@
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <base/units.hpp>
+#include <checkpoint/committed.hpp>
 #include <checkpoint/patience.hpp>
 #include <checkpoint/signals.hpp>
 #include <nlohmann/json.hpp>
@@ -15,7 +16,6 @@
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
 #include <train/planning/recipe_budget.hpp>
-#include <train/assembly/device.hpp>
 #include <train/run.hpp>
 #include <weights/model_files.hpp>
 
@@ -50,11 +50,6 @@ void stop_if_asked() {
   if (checkpoint::stop_signal() != 0) throw Error(ExitCode::preempted, "stopped");
 }
 
-/// What --resume names, instead of saying how.
-bool names_checkpoint(const std::string& resume) {
-  return resume != "auto" && resume != "never" && resume != "required";
-}
-
 }  // namespace
 
 Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
@@ -74,7 +69,7 @@ Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
     places_.emplace(folder_, run_id_,
                     checkpoint::PlacesOptions{recipe_.checkpoint.fallback, recipe_.checkpoint.reserve,
                                               [this] { lock_->require_mine(); }});
-    check_resume();
+    require_resumable(request_.resume, folder_, places_->steps());
     require_recipe_of_folder();
   }
   checkpoint::catch_stop_signals();
@@ -90,25 +85,11 @@ void Run::agree() {
   train::agree(assembly_, ranks_);
 }
 
-void Run::check_resume() const {
-  const std::string& resume = request_.resume;
-  const bool used = !places_->steps().empty();
-  if (resume == "never" && used)
-    throw Error(ExitCode::locked, folder_.string() +
-                                      ": holds checkpoints of an earlier run; --resume never needs a "
-                                      "folder without (choose another run.output, or --resume auto)");
-  if (resume == "required" && !used)
-    throw Error(ExitCode::not_found, folder_.string() + ": --resume required, but there is no checkpoint");
-  if (names_checkpoint(resume) && !fs::is_directory(resume))
-    throw Error(
-        ExitCode::not_found,
-        "--resume " + resume + ": no such checkpoint folder; give auto, never, required or a checkpoint folder");
-}
-
 void Run::require_recipe_of_folder() const {
-  if (request_.resume == "never" || names_checkpoint(request_.resume)) return;
+  if (request_.resume == "never") return;
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder_))
     require_same_recipe(parse_recipe(before->recipe, assembly_.loader().found()), recipe_, folder_, before->what);
+  if (!names_checkpoint(request_.resume)) checkpoint::require_committed(folder_, places_->steps());
 }
 
 void Run::prepare() {
@@ -138,6 +119,10 @@ void Run::begin_record() {
     attempts_.emplace(folder_, steps_done());
     if (!attempts_->warning().empty()) log_warning(attempts_->warning());
   }
+  checkpoint::note_committed(folder_, run_id_,
+                             last_checkpoint_.empty()
+                                 ? std::nullopt
+                                 : std::optional(checkpoint::Committed{steps_done(), fs::absolute(last_checkpoint_)}));
   note_attestation();
   write_file_atomically(folder_ / "recipe.toml", recipe::to_toml(recipe_));
   record_.open(folder_, steps_done());

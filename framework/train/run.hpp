@@ -37,9 +37,8 @@ class Run {
   void finish();
 
  private:
-  /// Whether the folder allows what --resume asks, before anything expensive. Throws Error (locked, not_found).
-  void check_resume() const;
-  /// Throws Error (bad_recipe) when another recipe made what is in the folder.
+  /// Throws Error (bad_recipe) when another recipe made what is in the folder, (not_found) when its newest checkpoint is
+  /// not found and --resume says neither "never" nor another one.
   void require_recipe_of_folder() const;
   /// All ranks see one run folder and agree on what is run (cache_phase.hpp). Throws Error naming the rank that does
   /// not.

@@ -3,11 +3,12 @@
 import fcntl
 import json
 import os
+import resource
 import unittest
 
-from program import Case, QUICKSTART, SMALL, MODEL, read_header, settings, write_safetensors
+from program import Case, QUICKSTART, SMALL, MODEL, TIMEOUT, read_header, settings, write_safetensors
 
-USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, LOCKED, BAD_RECIPE = 2, 65, 66, 69, 77, 78
+USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, LOCKED, BAD_RECIPE, OUT_OF_MEMORY = 2, 65, 66, 69, 77, 78, 80
 
 
 class CommandLine(Case):
@@ -350,6 +351,18 @@ class Check(Case):
             (run / "ckpt").rmdir()
             run.chmod(0o500)
             self.expect(LOCKED, ["no permission"], *arguments)
+
+
+class Memory(Case):
+    def test_the_machine_has_too_little(self):
+        """With an address space that ends early, as `ulimit -v` or a container's limit makes it."""
+        arguments = ["run", SMALL, *settings(run__output=self.folder / "run", train__batch_size=100000,
+                                             train__micro_batch_size=100000)]  # fmt: skip
+        process = self.start(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
+        _, err = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, OUT_OF_MEMORY, err)
+        self.assertIn("out of memory", err)
+        self.assertIn("train.micro_batch_size", err)
 
 
 class Devices(Case):

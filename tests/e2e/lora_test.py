@@ -181,6 +181,17 @@ class OtherFiles(LoraCase):
                 self.expect(BAD_INPUT, [text, str(file)], "inspect", file)
                 self.expect(BAD_INPUT, [text, str(file)], "export", file, "--format", "kohya")
 
+    def test_nothing_in_a_file_commands_the_terminal(self):
+        evil = "\x1b[2J\x1b]0;title\x07 \u009b31m \u202e\nwhat          a good LoRA"
+        file = self.folder / "evil.safetensors"
+        names = {f"layer\u009b{number}.weight": {"dtype": "F32", "shape": [1], "data_offsets": [4 * number, 4 * number + 4]}
+                 for number in range(6)}  # fmt: skip
+        write_safetensors(file, {"__metadata__": {"k" + evil: evil}, **names}, bytes(24))
+        for options in ([], ["--json"]):
+            text = self.expect(0, "layer", *options, "inspect", file).text
+            self.assertEqual([c for c in text if c in "\u009b\u202e\x7f" or (c < " " and c != "\n")], [])
+            self.assertEqual([line for line in text.splitlines() if line.startswith("what ")][1:], [])
+
     def test_cache_entries_and_checkpoints(self):
         self.trained()
         entry = next(self.cache.rglob("latents/*/*.safetensors"))

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from interrupted import MIXED, PREEMPTED, STEPS, InterruptedCase
-from program import RunCase, log_lines, read_header, write_safetensors
+from program import RunCase, log_lines, read_header, reseal, write_safetensors
 
 BAD_INPUT, BAD_RECIPE, NOT_FOUND, LOCKED, INTERRUPTED = 65, 78, 66, 77, 130
 
@@ -221,17 +221,88 @@ class Changed(RunCase):
         warned = self.again(0, "4 runs in a row went on from the checkpoint of step 2 and ended after step 3", run__steps=4)
         self.assertIn("after 5 no further one is made", warned.err)
         self.assertFalse(notes.exists(), "the run ended well")
-        shutil.rmtree(self.run_folder / "ckpt/step-0000000004")
-        notes.write_text(json.dumps({**four, "failures": 4}))
+        notes.write_text(json.dumps({"from": 4, "reached": 5, "failures": 4, "ended_at": 5}))
         for _ in range(2):
-            self.again(BAD_INPUT, ["5 runs in a row went on", f"delete {notes}"], run__steps=4)
+            self.again(BAD_INPUT, ["5 runs in a row went on", f"delete {notes}"], run__steps=6)
         notes.unlink()
-        self.again(0, "going on after step 2", run__steps=4)
+        self.again(0, "going on after step 4", run__steps=6)
 
     def test_no_whole_checkpoint(self):
         (self.run_folder / "ckpt/step-0000000002/MANIFEST.json").write_text("{}")
         for _ in range(2):  # never a silent restart, the second time neither
             self.again(NOT_FOUND, ["none is whole"], run__steps=4)
+
+    def refused(self, texts, **more):
+        """`run` and `check` miss a checkpoint; nothing of the run changes."""
+        log = (self.run_folder / "log.jsonl").read_bytes()
+        self.again(NOT_FOUND, texts, **more)
+        arguments = self.arguments(self.run_folder, **{**self.base, **more})
+        self.expect(NOT_FOUND, texts, "check", *arguments[1:])
+        self.assertEqual((self.run_folder / "log.jsonl").read_bytes(), log)
+
+    def test_newest_checkpoint_is_gone(self):
+        self.again(0, "", run__steps=4)
+        ckpt = self.run_folder / "ckpt"
+        ckpt.rename(self.folder / "elsewhere")
+        self.refused(["of step 4", str(ckpt / "step-0000000004"), "no other is found"], run__steps=6)
+        (self.folder / "elsewhere").rename(ckpt)
+        (ckpt / "step-0000000004").rename(self.folder / "newest")
+        self.refused(["of step 4", str(ckpt / "step-0000000004"), "the newest found is of step 2"], run__steps=6)
+        self.again(0, "going on after step 4", run__steps=6, options=["--resume", self.folder / "newest"])
+        shutil.rmtree(ckpt)
+        self.refused(["of step 6"], run__steps=6)
+        self.again(0, "", run__steps=2, options=["--resume", "never"])
+        self.assertEqual([line["step"] for line in log_lines(self.run_folder)], [1, 2])
+        self.again(0, "going on after step 2", run__steps=4)
+
+    def test_fallback_is_gone(self):
+        """As after a save that only the fallback folder took."""
+        spare = self.folder / "spare"
+        note = json.loads((self.run_folder / "run.json").read_text())
+        kept = spare / f"run-{note['run_id']}/ckpt"
+        kept.parent.mkdir(parents=True)
+        (self.run_folder / "ckpt").rename(kept)
+        note["newest_checkpoint"]["folder"] = str(kept / "step-0000000002")
+        (self.run_folder / "run.json").write_text(json.dumps(note))
+        self.refused(["of step 2", str(kept)], run__steps=4)
+        self.refused(["of step 2", str(kept)], run__steps=4, checkpoint__fallback=self.folder / "other")
+        found = self.arguments(self.run_folder, **{**self.base, "checkpoint__fallback": spare})
+        self.expect(0, "goes on after step 2", "check", *found[1:])
+        self.again(0, "going on after step 2", run__steps=4, checkpoint__fallback=spare)
+
+    def test_a_named_checkpoint_does_not_cut_another_recipes_log(self):
+        self.train(self.folder / "other", **{**self.base, "optimizer__lr": 5e-4})
+        shutil.rmtree(self.folder / "other/ckpt")
+        log = (self.folder / "other/log.jsonl").read_bytes()
+        self.train(
+            self.folder / "other",
+            code=BAD_RECIPE,
+            texts=["optimizer.lr", "the log and the results"],
+            options=["--resume", self.run_folder / "ckpt/step-0000000002"],
+            **{**self.base, "run__steps": 4},
+        )
+        self.assertEqual((self.folder / "other/log.jsonl").read_bytes(), log)
+
+    def test_edited_state_with_a_right_hash(self):
+        folder = self.run_folder / "ckpt/step-0000000002"
+        good = (folder / "state.json").read_bytes()
+        state = json.loads(good)
+        secret = self.write("secret.toml", "very secret = ")
+        for text, expected in [
+            (json.dumps({**state, "threads": 100000}), '"threads" is no whole number of 1 to 1024'),
+            (json.dumps({**state, "threads": 0}), '"threads" is no whole number of 1 to 1024'),
+            (json.dumps({**state, "threads": 4294967297}), '"threads" is no whole number of 1 to 1024'),
+            ("{", "is no JSON object"),
+        ]:
+            reseal(folder, "state.json", text.encode())
+            result = self.again(BAD_INPUT, ["state.json: " + expected], run__steps=4)
+            self.assertNotIn("nlohmann", result.err)
+            self.assertNotIn("json.exception", result.err)
+        stored = json.dumps({**state, "recipe": f'extends = "{secret}"\n' + state["recipe"]})
+        reseal(folder, "state.json", stored.encode())
+        self.assertNotIn("very", self.again(BAD_RECIPE, "extends no other", run__steps=4).text)
+        reseal(folder, "state.json", good)
+        self.again(0, "going on after step 2", run__steps=4)
 
     def test_moved_files(self):
         shutil.move(self.data, self.folder / "moved")

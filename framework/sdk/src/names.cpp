@@ -158,9 +158,14 @@ std::string quote_name(std::string_view text) {
   while (cut < text.size() && cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
     --cut;  // whole letters
   std::string safe = "\"";
-  for (const char c : text.substr(0, cut)) {
+  // C1 controls are 0xC2 and one of 0x80 to 0x9F in UTF-8: terminals obey them, too.
+  const auto is_c1 = [&](std::size_t i) {
+    return i + 1 < cut && text[i] == '\xC2' && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+  };
+  for (std::size_t i = 0; i < cut; ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
+    if (byte < 0x20 || byte == 0x7F || is_c1(i) || (i > 0 && is_c1(i - 1))) {
       safe += std::string("\\x") + kDigits[byte >> 4] + kDigits[byte & 15];
     } else {
       safe += c;

@@ -1,5 +1,6 @@
 #include <torch/version.h>
 #include <base/files.hpp>
+#include <checkpoint/committed.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
 #include <train/artifacts/same_run.hpp>
@@ -87,6 +88,24 @@ std::string run_id_of(const fs::path& folder) {
   return id;
 }
 
+bool names_checkpoint(const std::string& resume) {
+  return resume != "auto" && resume != "never" && resume != "required";
+}
+
+void require_resumable(const std::string& resume, const fs::path& folder, const std::vector<int64_t>& steps) {
+  if (resume == "never" && !steps.empty())
+    throw Error(ExitCode::locked, folder.string() +
+                                      ": holds checkpoints of an earlier run; --resume never needs a "
+                                      "folder without (choose another run.output, or --resume auto)");
+  if (names_checkpoint(resume) && !fs::is_directory(resume))
+    throw Error(
+        ExitCode::not_found,
+        "--resume " + resume + ": no such checkpoint folder; give auto, never, required or a checkpoint folder");
+  if (resume != "required" || !steps.empty()) return;
+  checkpoint::require_committed(folder, steps);  // says more
+  throw Error(ExitCode::not_found, folder.string() + ": --resume required, but there is no checkpoint");
+}
+
 void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const fs::path& folder,
                          const std::string& what) {
   std::string changed;
@@ -106,7 +125,12 @@ void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now
 
 recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found) {
   const TemporaryFile file(text);
-  return recipe::load(file.path().string(), {}, plugin::schemas(found), {.paths_must_exist = false});
+  try {
+    return recipe::load(file.path().string(), {}, plugin::schemas(found),
+                        {.paths_must_exist = false, .may_extend = false});
+  } catch (const Error& error) {
+    throw error.context("the recipe that an earlier run stored");
+  }
 }
 
 std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints) {

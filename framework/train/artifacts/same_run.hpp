@@ -10,12 +10,20 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace trainer::train {
 
 /// The id of the run that began this folder, or a new one that is written down in its run.json. Throws Error
 /// (bad_input) for a damaged one.
 std::string run_id_of(const std::filesystem::path& folder);
+
+/// Whether --resume names a checkpoint folder, instead of "auto", "never" or "required".
+bool names_checkpoint(const std::string& resume);
+
+/// Whether a folder with checkpoints of `steps` allows what --resume asks. Throws Error (locked, not_found).
+void require_resumable(const std::string& resume, const std::filesystem::path& folder,
+                       const std::vector<int64_t>& steps);
 
 /// Throws Error (bad_recipe) listing the keys in which the recipe differs from that of `what`, see recipe_before,
 /// unless they change nothing of what is trained.
@@ -26,7 +34,8 @@ void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now
 void require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
                           const recipe::Recipe& recipe);
 
-/// As text into a recipe, with the components that `found` offers.
+/// A stored recipe, which is complete: `extends` in it is refused, so that it names no file. `found`: the components.
+/// Throws Error (bad_recipe).
 recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found);
 
 /// Why the run that goes on may not give the checkpoint's continuation to the last bit: a line for each of versions and

@@ -1,9 +1,11 @@
 #include <ATen/core/grad_mode.h>
+#include <checkpoint/recovery.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/train_state.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace trainer::train {
 namespace {
@@ -16,6 +18,30 @@ NamedTensors part(const NamedTensors& all, std::string_view prefix) {
   for (const auto& [name, tensor] : all)
     if (name.starts_with(prefix)) found[name.substr(prefix.size())] = tensor;
   return found;
+}
+
+constexpr int64_t kMostThreads = 1024;
+
+[[noreturn]] void refuse(const checkpoint::Loaded& loaded, const std::string& why) {
+  throw Error(ExitCode::bad_input, (loaded.folder / checkpoint::kStateName).string() + ": " + why, "CKPT_STATE");
+}
+
+/// A whole number in a range: of a fraction or one out of range nlohmann would make anything.
+int64_t whole(const checkpoint::Loaded& loaded, const nlohmann::json& state, const char* key, int64_t least,
+              int64_t most) {
+  const auto it = state.find(key);
+  const bool fits = it != state.end() && it->is_number_integer() &&
+                    (!it->is_number_unsigned() || it->get<uint64_t>() <= uint64_t{INT64_MAX});
+  if (fits && it->get<int64_t>() >= least && it->get<int64_t>() <= most) return it->get<int64_t>();
+  refuse(loaded,
+         std::string("\"") + key + "\" is no whole number of " + std::to_string(least) + " to " + std::to_string(most));
+}
+
+double number(const checkpoint::Loaded& loaded, const nlohmann::json& loss, const char* key) {
+  const auto it = loss.find(key);
+  if (it == loss.end() || !it->is_number() || !std::isfinite(it->get<double>()))
+    refuse(loaded, std::string("\"loss.") + key + "\" is no number");
+  return it->get<double>();
 }
 
 void add(NamedTensors& all, std::string_view prefix, const NamedTensors& more) {
@@ -41,20 +67,18 @@ checkpoint::Content capture(const Live& live, const Progress& progress) {
 }
 
 Progress read_progress(const checkpoint::Loaded& loaded) {
-  try {
-    const nlohmann::json state = nlohmann::json::parse(loaded.content.state);
-    Progress progress;
-    progress.step = state.at("step").get<int64_t>();
-    progress.threads = state.at("threads").get<int>();
-    const auto& loss = state.at("loss");
-    progress.loss = {loss.at("smoothing").get<double>(), loss.at("sum").get<double>(), loss.at("weight").get<double>()};
-    progress.recipe = state.at("recipe").get<std::string>();
-    if (progress.step != loaded.manifest.step)
-      throw Error(ExitCode::bad_input, loaded.folder.string() + ": state and manifest name different steps");
-    return progress;
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::bad_input, loaded.folder.string() + ": the state cannot be read: " + error.what());
-  }
+  const nlohmann::json state = nlohmann::json::parse(loaded.content.state, nullptr, /*allow_exceptions=*/false);
+  if (!state.is_object()) refuse(loaded, "is no JSON object");
+  Progress progress;
+  progress.step = whole(loaded, state, "step", 0, INT64_MAX);
+  progress.threads = static_cast<int>(whole(loaded, state, "threads", 1, kMostThreads));
+  const auto loss = state.find("loss"), recipe = state.find("recipe");
+  if (loss == state.end() || !loss->is_object()) refuse(loaded, "\"loss\" is no object");
+  progress.loss = {number(loaded, *loss, "smoothing"), number(loaded, *loss, "sum"), number(loaded, *loss, "weight")};
+  if (recipe == state.end() || !recipe->is_string()) refuse(loaded, "\"recipe\" is no text");
+  progress.recipe = recipe->get<std::string>();
+  if (progress.step != loaded.manifest.step) refuse(loaded, "state and manifest name different steps");
+  return progress;
 }
 
 void restore(const checkpoint::Loaded& loaded, Live& live) {

@@ -30,7 +30,7 @@ struct Progress {
 
 checkpoint::Content capture(const Live& live, const Progress& progress);
 
-/// Counters of a checkpoint, without touching a model. Throws Error (bad_input).
+/// Counters of a checkpoint, without touching a model. Throws Error (bad_input, CKPT_STATE).
 Progress read_progress(const checkpoint::Loaded& loaded);
 
 /// Copies the tensors into the live parts. Throws Error (bad_input) unless names, shapes and dtypes are exactly those

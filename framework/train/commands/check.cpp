@@ -1,6 +1,6 @@
 /// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
 #include <c10/util/Exception.h>
-#include <checkpoint/recovery.hpp>
+#include <checkpoint/committed.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <data/source.hpp>
 #include <distributed/environment.hpp>
@@ -146,9 +146,10 @@ std::string check_run_folder(Assembly& assembly) {
     throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder))
     require_same_recipe(parse_recipe(before->recipe, assembly.loader().found()), recipe, folder, before->what);
+  const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
+  checkpoint::require_committed(folder, steps);
   std::error_code absent;
-  if (!std::filesystem::is_directory(folder / "ckpt", absent)) return folder.string() + ", a new run";
-  const std::vector<int64_t> steps = checkpoint::steps_in(folder / "ckpt");
+  if (steps.empty() && !std::filesystem::is_directory(folder / "ckpt", absent)) return folder.string() + ", a new run";
   return folder.string() +
          (steps.empty() ? ", no checkpoint yet" : ", goes on after step " + std::to_string(steps.back()));
 }

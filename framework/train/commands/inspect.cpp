@@ -1,4 +1,5 @@
 /// @file `trainer inspect FILE`: what a weight file, model folder, LoRA or checkpoint is.
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <checkpoint/store.hpp>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@ namespace trainer::train {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr int kKeyWidth = 14;
 constexpr uint64_t kReadAlways = uint64_t{1} << 30;  // values of smaller files are looked at without being asked
 
 /// As the file format names it, e.g. "BF16".
@@ -144,23 +146,29 @@ Json inspect_checkpoint(const fs::path& folder) {
   return json;
 }
 
+/// A value on lines of its own: nothing that a file holds can look like another line or command the terminal.
+std::string text_of(const Json& value, int indent) {
+  std::string rest = value.is_string() ? value.get<std::string>() : value.dump(), lines;
+  for (std::size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1))
+    lines += printable(rest.substr(0, end)) + "\n" + std::string(static_cast<std::size_t>(indent) + 1, ' ');
+  return lines + printable(rest);
+}
+
 void print(const Json& json, int indent) {
   for (const auto& [key, value] : json.items()) {
-    std::printf("%*s%-14s", indent, "", key.c_str());
+    std::printf("%*s%-*s", indent, "", kKeyWidth, printable(key).c_str());
     if (value.is_object()) {
       std::printf("\n");
       print(value, indent + 2);
     } else if (value.is_array() && value.size() > 4) {
       std::printf("\n");
-      for (const auto& item : value)
-        std::printf("%*s%s\n", indent + 2, "",
-                    item.is_string() ? item.get<std::string>().c_str() : item.dump().c_str());
+      for (const auto& item : value) std::printf("%*s%s\n", indent + 2, "", text_of(item, indent + 2).c_str());
     } else if (key == "bytes") {
       std::printf(" %s\n", format_bytes(static_cast<double>(value.get<int64_t>())).c_str());
     } else if (value.is_number_integer()) {
       std::printf(" %s\n", format_count(value.get<int64_t>()).c_str());
     } else {
-      std::printf(" %s\n", value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+      std::printf(" %s\n", text_of(value, indent + kKeyWidth).c_str());
     }
   }
 }
@@ -182,7 +190,7 @@ int command_inspect(const Request& request) {
     if (request.values || files->total_bytes() < kReadAlways) add_finite(json, *files);
   }
   if (request.json)
-    std::printf("%s\n", json.dump(2).c_str());
+    std::printf("%s\n", json.dump(2, ' ', /*ensure_ascii=*/true).c_str());
   else
     print(json, 0);
   return 0;

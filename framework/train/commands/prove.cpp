@@ -1,5 +1,6 @@
 /// @file `trainer prove RECIPE`: the recipe's memory strategies against the run without them, on a model cut short.
 #include <c10/util/Exception.h>
+#include <base/device_error.hpp>
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <base/units.hpp>
@@ -200,6 +201,7 @@ class Prover {
       line.judged = false;
       line.result = "NOT COMPARED: there is no room for this run on the device";
     } catch (const c10::Error& error) {
+      if (needed && says_out_of_memory(error.what_without_backtrace())) throw;
       line.result = std::string("FAILED: ") + error.what_without_backtrace();
     } catch (const std::exception& error) {
       line.result = std::string("FAILED: ") + error.what();

@@ -107,6 +107,40 @@ TEST_F(Spellings, RefusesWhatItCannotUseAndSaysWhy) {
             std::string::npos);
 }
 
+TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
+  const std::string q = "transformer.transformer_blocks.0.attn.to_q";
+  const NamedTensors good{{q + ".lora_A.weight", ones(4, 3)}, {q + ".lora_B.weight", ones(6, 4)}};
+  const auto refusal_of = [&](const std::string& config) {
+    return refusal(raw(good, {{"lora_adapter_metadata", config}}));
+  };
+  for (const char* alpha : {"\"8\"", "-8", "0", "0.0", "true", "[8]", "{}"})
+    EXPECT_NE(refusal_of(R"({"transformer.lora_alpha": )" + std::string(alpha) + "}").find("no number above 0"),
+              std::string::npos)
+        << alpha;
+  for (const auto& [config, text] : std::map<std::string, std::string>{
+           {R"({"lora_alpha": 1e999})", "is no JSON object"},
+           {R"({"lora_alpha": 8, "lora_alpha": 4})", R"(has the key "lora_alpha" twice)"},
+           {R"({"lora_alpha": 8, "transformer.lora_alpha": 4})", "which differ"},
+           {R"({"lora_alpha": 8, "use_rslora": "true"})", "neither true nor false"},
+           {R"({"lora_alpha": 8, "use_dora": 1})", "neither true nor false"},
+           {R"({"alpha_pattern": [1]})", "alpha_pattern that is no object"},
+           {R"({"alpha_pattern": {"to_q": -1}})", "number above 0"},
+           {R"({"alpha_pattern": {"to_q": 1, "to_q": 2}})", R"(has the key "to_q" twice)"},
+           {R"({"lora_alpha": 8, "r": 8})", "states the rank 8, but the matrices of"},
+           {R"({"lora_alpha": 8, "r": "4"})", "no whole number above 0"},
+           {R"({"lora_alpha": 8, "r": 4.5})", "no whole number above 0"},
+           {R"({"lora_alpha": 8, "r": 0})", "no whole number above 0"},
+           {R"({"lora_alpha": 8, "r": 4, "rank_pattern": 3})", "rank_pattern that is no object"}})
+    EXPECT_NE(refusal_of(config).find(text), std::string::npos) << config << ": " << refusal_of(config);
+  for (const char* config : {R"({"lora_alpha": null, "r": null})", R"({"lora_alpha": 8, "transformer.lora_alpha": 8})",
+                             R"({"lora_alpha": 0.5, "r": 8, "rank_pattern": {"to_q": 4}})"})
+    EXPECT_EQ(refusal_of(config), "accepted") << config;
+  for (const auto& [rows, columns] : {std::pair{0, 6}, std::pair{3, 0}})
+    EXPECT_NE(refusal(raw({{q + ".lora_A.weight", ones(4, rows)}, {q + ".lora_B.weight", ones(columns, 4)}}))
+                  .find("are no low-rank pair"),
+              std::string::npos);
+}
+
 TEST_F(Spellings, OfAFileOfAnotherKindTheFirstLinesAreEnough) {
   NamedTensors tensors;
   for (int i = 0; i < 100; ++i) tensors["odd." + std::to_string(i)] = ones(1, 1);

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <base/printable.hpp>
 #include <trainer/sdk/names.hpp>
 
 namespace trainer {
@@ -63,9 +64,19 @@ TEST(Suggest, ComparesWhatDiffersBetweenTensorNames) {
 TEST(MessageParts, QuotesNamesAndShapes) {
   EXPECT_EQ(quote_name("a.weight"), "\"a.weight\"");
   EXPECT_EQ(quote_name(std::string_view("a\n\0\x7F", 4)), "\"a\\x0a\\x00\\x7f\"");
+  EXPECT_EQ(quote_name("a\u009b2J\u00a0\u00e9"), "\"a\\xc2\\x9b2J\u00a0\u00e9\"") << "a C1 control";
   EXPECT_EQ(quote_name(std::string(119, 'a') + "\u00e9b"), '"' + std::string(119, 'a') + "...\"") << "no half letters";
   EXPECT_EQ(shape_text(std::vector<int64_t>{2, 3}), "[2, 3]");
   EXPECT_EQ(shape_text({}), "[]");
+}
+
+TEST(MessageParts, NothingInAFileMovesTheCursor) {
+  EXPECT_EQ(printable("a \u00e9 \u4e2d \U0001f600"), "a \u00e9 \u4e2d \U0001f600");
+  EXPECT_EQ(printable("\x1b[2J\n\r\x7f"), "\\x1b[2J\\x0a\\x0d\\x7f");
+  EXPECT_EQ(printable("\u009b2J"), "\\xc2\\x9b2J");
+  EXPECT_EQ(printable("\x9b\xff\xc3"), "\\x9b\\xff\\xc3") << "no UTF-8";
+  EXPECT_EQ(printable("\xe0\x82\x9b"), "\\xe0\\x82\\x9b") << "overlong";
+  EXPECT_EQ(printable("\u202egpj"), "\\xe2\\x80\\xaegpj");
 }
 
 TEST(Suggest, TakesHugeNames) { EXPECT_EQ(did_you_mean(std::string(100'000, 'a'), Names{"a"}), ""); }

@@ -57,6 +57,16 @@ TEST_F(LogFileTest, AResumeCutsWhatCameAfterItsCheckpoint) {
   EXPECT_EQ(content(), "{\"event\":\"start\"}\n");
 }
 
+TEST_F(LogFileTest, ALinkIsNotFollowed) {
+  const std::filesystem::path other = file_.string() + ".other";
+  const std::string rows = "{\"step\":1}\n{\"step\":2}\n";
+  write_file_atomically(other, rows);
+  std::filesystem::create_symlink(other, file_);
+  EXPECT_THROW(LogFile(file_, 1), Error);
+  EXPECT_EQ(read_file(other, 1 << 20, "log"), rows);
+  std::filesystem::remove(other);
+}
+
 TEST_F(LogFileTest, KeepsLinesItCannotRead) {
   EXPECT_EQ(kept_bytes("{\"step\":1}\nnoise\n{\"step\":2}\n", 1), 17U);
   EXPECT_EQ(kept_bytes("{\"step\":1", 5), 0U);

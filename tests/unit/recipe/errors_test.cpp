@@ -124,6 +124,10 @@ const Case kCases[] = {
      R"(recipe.toml:11:1: placement.device: "placement.devices" is given too; they are the same key)"},
     {"[placement]\ndevices = [\"cpu\", \"gpu 1\"]\n",
      R"(recipe.toml:10:11: placement.devices: "gpu 1" is no device; write "cpu" or "cuda:0", with the number of the card)"},
+    {"[run]\nname = "
+     "\"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
+     "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn\"\n",
+     R"(recipe.toml:10:8: run.name: has 201 bytes; at most 200 fit into the names of the run's files)"},
     {"[run]\nname = \"a/b\"\n",
      R"(recipe.toml:10:8: run.name: "a/b" is no file name: no "/" or control characters, no "." or "-" at the start)"},
     {"[[data]]\nfolder = \"e\"\nmetadata = \"/x.txt\"\n",

@@ -5,9 +5,11 @@
 
 #include <base/files.hpp>
 #include <checkpoint/attempts.hpp>
+#include <checkpoint/committed.hpp>
 #include <checkpoint/earlier.hpp>
 #include <checkpoint/recovery.hpp>
 #include <checkpoint/reserve.hpp>
+#include <checkpoint/run_lock.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <filesystem>
@@ -66,6 +68,62 @@ TEST_F(Earlier, TheRecipeOfTheNewestReadableCheckpoint) {
   EXPECT_EQ(before(), "") << "told when they are read whole";
 }
 
+/// The message of a start that must not be; empty when it may.
+std::string refusal(const fs::path& run, const std::vector<int64_t>& steps) {
+  try {
+    require_committed(run, steps);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::not_found);
+    EXPECT_EQ(error.code(), "CKPT_GONE");
+    return error.what();
+  }
+}
+
+TEST_F(Earlier, TheNewestCheckpointIsMissedWhereverItWas) {
+  EXPECT_EQ(refusal(folder_, {}), "") << "a new folder";
+  write("run.json", R"({"run_id": "ab", "trainer": "1"})");
+  EXPECT_EQ(refusal(folder_, {}), "") << "begun, nothing saved";
+  const fs::path there = folder_ / "spare/run-ab/ckpt" / step_name(7);
+  note_committed(folder_, "ab", Committed{7, there});
+  EXPECT_EQ(stored_run_id(folder_), "ab") << "what else is noted stays";
+  EXPECT_EQ(committed(folder_)->step, 7);
+  EXPECT_EQ(committed(folder_)->folder, there);
+  for (const std::vector<int64_t>& steps : {std::vector<int64_t>{}, {5}, {5, 6}}) {
+    const std::string message = refusal(folder_, steps);
+    EXPECT_NE(message.find("of step 7, is not where this start looks: " + there.string()), std::string::npos)
+        << message;
+    EXPECT_NE(message.find(steps.empty() ? "no other" : "of step " + std::to_string(steps.back()) + "."),
+              std::string::npos)
+        << message;
+  }
+  EXPECT_EQ(refusal(folder_, {7}), "");
+  EXPECT_EQ(refusal(folder_, {5, 9}), "") << "newer than noted: a crash between commit and note";
+  make_folders(there.string() + ".bad-CKPT_HASH");
+  EXPECT_EQ(refusal(folder_, {5}), "") << "set aside as damaged, which was told";
+  note_committed(folder_, "ab", std::nullopt);
+  EXPECT_EQ(refusal(folder_, {}), "") << "started anew on purpose";
+  write("lora/x-7.safetensors", "");
+  EXPECT_NE(refusal(folder_, {}).find("x-7.safetensors"), std::string::npos) << "a run of before there were notes";
+  EXPECT_EQ(refusal(folder_, {7}), "");
+}
+
+TEST_F(Earlier, ADamagedNoteIsToldAndCheckpointsAreFoundWithoutTouchingAnything) {
+  for (const char* note : {"3", "{}", R"({"step": 1.5, "folder": "x"})", R"({"step": -1, "folder": "x"})",
+                           R"({"step": 18446744073709551615, "folder": "x"})", R"({"step": 1, "folder": 3})"}) {
+    write("run.json", R"({"run_id": "ab", "newest_checkpoint": )" + std::string(note) + "}");
+    EXPECT_THROW((void)committed(folder_), Error) << note;
+  }
+  write("run.json", R"({"run_id": "ab"})");
+  EXPECT_TRUE(steps_anywhere(folder_, folder_ / "spare").empty());
+  EXPECT_FALSE(fs::exists(folder_ / "ckpt"));
+  make_folders(folder_ / "ckpt" / step_name(3));
+  make_folders(folder_ / "spare/run-ab/ckpt" / step_name(3));
+  make_folders(folder_ / "spare/run-ab/ckpt" / step_name(8));
+  EXPECT_EQ(steps_anywhere(folder_, folder_ / "spare"), (std::vector<int64_t>{3, 8}));
+  EXPECT_EQ(steps_anywhere(folder_, ""), (std::vector<int64_t>{3}));
+}
+
 TEST_F(Earlier, NotesThatAreFarTooLongSayNothing) {
   write("attempts.json", std::string(1 << 20, ' '));
   EXPECT_EQ(Attempts(folder_, 3).warning(), "");
@@ -75,6 +133,25 @@ TEST_F(Earlier, NotesInAFifoAreNotWaitedFor) {
   ASSERT_EQ(::mkfifo((folder_ / "attempts.json").c_str(), 0600), 0);
   Attempts attempts(folder_, 3);
   attempts.reached(4);
+}
+
+TEST_F(Earlier, WhatALinkPointsToIsNotTouched) {
+  write("precious", "precious");
+  for (const char* name : {"attempts.json", "reserve.bin", ".lock"})
+    fs::create_symlink(folder_ / "precious", folder_ / name);
+  const auto untouched = [&] { return read_file(folder_ / "precious", 1 << 20, "file") == "precious"; };
+  Attempts attempts(folder_, 3);
+  attempts.reached(4);
+  EXPECT_TRUE(untouched());
+  EXPECT_THROW(Reserve(folder_).hold(4096), Error);
+  EXPECT_TRUE(untouched());
+  EXPECT_THROW(RunLock lock(folder_), Error);
+  EXPECT_TRUE(untouched());
+  EXPECT_EQ(RunLock::holder(folder_), std::nullopt);
+  fs::remove(folder_ / ".lock");
+  fs::create_symlink(folder_ / "nowhere", folder_ / ".lock");
+  EXPECT_THROW(RunLock lock(folder_), Error);
+  EXPECT_FALSE(fs::exists(folder_ / "nowhere"));
 }
 
 TEST_F(Earlier, AReserveTakesRoomAndGivesItBack) {

@@ -115,15 +115,32 @@ TEST_F(Resume, BrokenProgressIsRefused) {
       (void)read_progress(loaded);
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
+      EXPECT_EQ(error.code(), "CKPT_STATE");
       return std::string(error.what());
     }
     return std::string("no error");
   };
-  std::string other_step = loaded.content.state;
+  const std::string good = loaded.content.state;
+  std::string other_step = good;
   other_step.replace(other_step.find("\"step\": 1"), 9, "\"step\": 2");
-  EXPECT_EQ(message(other_step), "CK: state and manifest name different steps");
-  EXPECT_TRUE(message("{").starts_with("CK: the state cannot be read: ")) << message("{");
-  EXPECT_TRUE(message("{\"step\": 1}").starts_with("CK: the state cannot be read: "));
+  EXPECT_EQ(message(other_step), "CK/state.json: state and manifest name different steps");
+  EXPECT_EQ(message("{"), "CK/state.json: is no JSON object");
+  EXPECT_EQ(message("[]"), "CK/state.json: is no JSON object");
+  EXPECT_EQ(message("{\"step\": 1}"), "CK/state.json: \"threads\" is no whole number of 1 to 1024");
+  const auto with = [&](const std::string& key, const std::string& value) {
+    nlohmann::json state = nlohmann::json::parse(good);
+    state[nlohmann::json::json_pointer(key)] = nlohmann::json::parse(value);
+    return message(state.dump());
+  };
+  for (const char* threads : {"100000", "1025", "0", "-3", "1.5", "1.0", "4294967297", "18446744073709551615", "1e3",
+                              "\"3\"", "null", "true"})
+    EXPECT_EQ(with("/threads", threads), "CK/state.json: \"threads\" is no whole number of 1 to 1024") << threads;
+  for (const char* threads : {"1", "1024"}) EXPECT_EQ(with("/threads", threads), "no error") << threads;
+  for (const char* step : {"1.5", "-1", "18446744073709551615"})
+    EXPECT_NE(with("/step", step).find("\"step\" is no whole number"), std::string::npos) << step;
+  EXPECT_EQ(with("/loss", "3"), "CK/state.json: \"loss\" is no object");
+  EXPECT_EQ(with("/loss/sum", "\"3\""), "CK/state.json: \"loss.sum\" is no number");
+  EXPECT_EQ(with("/recipe", "3"), "CK/state.json: \"recipe\" is no text");
 }
 
 TEST_F(Resume, OtherTensorsThanThisRunsAreRefused) {
