@@ -356,9 +356,9 @@ class Check(Case):
 class Memory(Case):
     def test_the_machine_has_too_little(self):
         """With an address space that ends early, as `ulimit -v` or a container's limit makes it."""
-        arguments = ["run", SMALL, *settings(run__output=self.folder / "run", train__batch_size=100000,
-                                             train__micro_batch_size=100000)]  # fmt: skip
-        process = self.start(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
+        arguments = ["run", SMALL, *settings(run__output=self.folder / "run", train__batch_size=20000,
+                                             train__micro_batch_size=20000)]  # fmt: skip
+        process = self.start(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)))
         _, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, OUT_OF_MEMORY, err)
         self.assertIn("out of memory", err)
