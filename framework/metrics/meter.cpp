@@ -41,12 +41,23 @@ void Throughput::step_done(Clock::time_point now) {
   if (++steps_ > 1) seconds_.add(last_seconds_);
 }
 
-MemoryUse memory_use() {
-  std::ifstream file("/proc/self/status");  // not a regular file of known size: read to its end
+namespace {
+
+/// Of a file of /proc, which has no known size: read to its end.
+std::string all_of(const char* name) {
+  std::ifstream file(name);
   std::ostringstream text;
   text << file.rdbuf();
-  return parse_memory_use(text.str());
+  return text.str();
 }
+
+}  // namespace
+
+MemoryUse memory_use() { return parse_memory_use(all_of("/proc/self/status")); }
+
+int64_t available_memory() { return parse_available_memory(all_of("/proc/meminfo")); }
+
+int64_t parse_available_memory(std::string_view meminfo) { return kilobytes(meminfo, "MemAvailable:"); }
 
 MemoryUse parse_memory_use(std::string_view status) {
   return {kilobytes(status, "VmRSS:"), kilobytes(status, "VmHWM:")};

@@ -49,4 +49,9 @@ MemoryUse memory_use();
 /// The same from the text of /proc/self/status.
 MemoryUse parse_memory_use(std::string_view status);
 
+/// Memory that the machine can still give, in bytes, page cache that it can drop included; 0 where it does not tell.
+int64_t available_memory();
+/// The same from the text of /proc/meminfo.
+int64_t parse_available_memory(std::string_view meminfo);
+
 }  // namespace trainer::metrics

@@ -50,7 +50,9 @@ class FullDisk(RunCase):
             time.sleep(0.01)
 
     def test_training_outlives_a_full_disk(self):
-        process, inside = self.begin(run__steps=200, checkpoint__every=10, train__batch_size=1, train__micro_batch_size=1)
+        # Room for all 20 exports, however few saves the full disk makes fail.
+        process, inside = self.begin("8m", run__steps=200, checkpoint__every=10, train__batch_size=1,
+                                     train__micro_batch_size=1)  # fmt: skip
         log = inside / "run/log.jsonl"
         self.wait_for_steps(process, inside / "run", 3)
         self.fill(inside)

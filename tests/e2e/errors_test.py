@@ -336,6 +336,14 @@ class Check(Case):
         self.assertFalse((self.folder / "run").exists(), "check writes nothing")
 
 
+    def test_more_memory_than_there_is(self):
+        huge = settings(run__output=self.folder / "run", train__batch_size=1000000, train__micro_batch_size=1000000,
+                        memory__strategies="[]", data__0__resolution="[512, 512]")  # fmt: skip
+        result = self.expect(OUT_OF_MEMORY, ["ERROR  free memory", "RAM: the run needs ", "train.micro_batch_size"],
+                             "check", SMALL, *huge)  # fmt: skip
+        self.assertIn("1 problem found", result.out)
+        self.expect(0, "free memory    RAM needs ", "check", SMALL, *settings(run__output=self.folder / "run"))
+
     def test_run_folder_and_disk(self):
         run = self.folder / "run"
         arguments = ["check", SMALL, *settings(run__output=run)]

@@ -1,5 +1,6 @@
 // Bytes as the files of a run folder: "@NAME" on a line of its own begins a file. What a start reads before it trains.
 #include <checkpoint/attempts.hpp>
+#include <checkpoint/committed.hpp>
 #include <checkpoint/earlier.hpp>
 #include <checkpoint/recovery.hpp>
 #include <checkpoint/run_lock.hpp>
@@ -76,6 +77,15 @@ void start(const fs::path& folder) {
   if (const auto id = checkpoint::stored_run_id(folder))
     fuzz::require(id->find('/') == std::string::npos && !id->empty(), "an id can be a part of a file name");
   checkpoint::recipe_before(folder);
+  try {
+    const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, folder / "spare");
+    checkpoint::require_committed(folder, steps);
+    if (const auto noted = checkpoint::committed(folder))
+      fuzz::require(!steps.empty() && steps.back() >= noted->step, "what is noted is found or told");
+  } catch (const Error& error) {
+    fuzz::require(error.code() == "CKPT_GONE" || error.code() == "RUN_NOTE" || error.code().empty(),
+                  "only a missing checkpoint or a damaged note is refused");
+  }
   try {
     checkpoint::Attempts attempts(folder, kStep);
     attempts.reached(kStep + 1);

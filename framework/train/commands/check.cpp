@@ -1,9 +1,12 @@
 /// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
+#include <base/units.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <data/source.hpp>
 #include <distributed/environment.hpp>
+#include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/disk_need.hpp>
 #include <train/artifacts/same_run.hpp>
@@ -11,6 +14,7 @@
 #include <train/cache_phase.hpp>
 #include <train/commands/commands.hpp>
 #include <train/placement/placement_report.hpp>
+#include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
 
 #include <algorithm>
@@ -129,6 +133,54 @@ std::string check_memory(Assembly& assembly, const std::optional<BatchShape>& ba
   }
 }
 
+/// Bytes of a device that no program uses; nullopt where its allocator does not tell.
+std::optional<int64_t> free_on(at::Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  try {
+    return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+[[noreturn]] void too_little(const std::string& where, int64_t need, int64_t free) {
+  throw Error(ExitCode::out_of_memory,
+              where + ": the run needs " + format_bytes(static_cast<double>(need)) + " at its highest, " +
+                  format_bytes(static_cast<double>(free)) +
+                  " are free. Less memory: memory.strategies = [\"full_checkpointing\"], a smaller "
+                  "train.micro_batch_size or resolution; `trainer plan` shows the phases",
+              "MEMORY_SHORT");
+}
+
+/// What `plan` foretells, against what the machine and its devices have left now.
+std::string check_free_memory(const Request& request, const distributed::Place& place, Assembly& assembly) {
+  if (assembly.recipe().memory.budget > 0) return "memory.budget is kept to";
+  std::optional<Plan> plan;
+  try {
+    Assembly dry(request, Assembly::Use::plan, place);
+    plan = make_plan(dry, {}, place.size);
+  } catch (const std::exception& error) {  // it may run all the same; what is wrong with it is another finding
+    return std::string("not known before a run: ") + error.what();
+  }
+  std::string text;
+  for (std::size_t i = 0; i < assembly.devices().size() && i < plan->memories.size(); ++i) {
+    const std::optional<int64_t> free = free_on(assembly.devices()[i]);
+    if (!free) continue;
+    int64_t most = 0;
+    for (const PhasePlan& phase : plan->phases)
+      if (phase.bytes) most = std::max(most, (*phase.bytes)[i]);
+    if (most > *free) too_little(plan->memories[i], most, *free);
+    text += plan->memories[i] + " needs " + format_bytes(static_cast<double>(most)) + " of " +
+            format_bytes(static_cast<double>(*free)) + " free; ";
+  }
+  const std::optional<int64_t> ram = plan->ram();
+  const int64_t available = metrics::available_memory() + metrics::memory_use().resident;  // this process ends
+  if (!ram || metrics::available_memory() <= 0) return text + "RAM: not known";
+  if (*ram > available) too_little("RAM", *ram, available);
+  return text + "RAM needs " + format_bytes(static_cast<double>(*ram)) + " of " +
+         format_bytes(static_cast<double>(available)) + " free";
+}
+
 std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
   for (const int64_t side : recipe.sample.size)
     if (side % factor != 0)
@@ -157,7 +209,8 @@ std::string check_run_folder(Assembly& assembly) {
 }  // namespace
 
 int command_check(const Request& request) {
-  Assembly assembly(request, Assembly::Use::run, distributed::find_place());
+  const distributed::Place place = distributed::find_place();
+  Assembly assembly(request, Assembly::Use::run, place);
   const recipe::Recipe& recipe = assembly.recipe();
   Findings findings;
   int64_t factor = 16;
@@ -177,6 +230,8 @@ int command_check(const Request& request) {
       shape = foretold_shape(assembly, largest_of(dataset), factor);
       return check_memory(assembly, shape);
     });
+  if (model && !dataset.samples.empty())
+    findings.part("free memory", [&] { return check_free_memory(request, place, assembly); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
   findings.part("run folder", [&] { return check_run_folder(assembly); });
   findings.part("disk", [&] { return check_room(recipe, model ? disk_need(assembly, dataset, shape) : DiskNeed()); });

@@ -53,6 +53,12 @@ TEST(MemoryUse, ReadsTheStatusOfAProcess) {
   EXPECT_EQ(parse_memory_use("VmRSS:").resident, 0);
 }
 
+TEST(MemoryUse, WhatTheMachineHasLeft) {
+  EXPECT_EQ(parse_available_memory("MemTotal:  9 kB\nMemFree:   5 kB\nMemAvailable:    1000 kB\n"), 1024000);
+  EXPECT_EQ(parse_available_memory("MemTotal:  9 kB\n"), 0);
+  EXPECT_GT(available_memory(), 1'000'000);
+}
+
 TEST(MemoryUse, OfThisProcess) {
   const MemoryUse before = memory_use();
   EXPECT_GT(before.resident, 1'000'000);
