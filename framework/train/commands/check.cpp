@@ -225,13 +225,11 @@ int command_check(const Request& request) {
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
   findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
   std::optional<BatchShape> shape;
-  if (!dataset.samples.empty())
-    findings.part("memory", [&] {
-      shape = foretold_shape(assembly, largest_of(dataset), factor);
-      return check_memory(assembly, shape);
-    });
-  if (model && !dataset.samples.empty())
-    findings.part("free memory", [&] { return check_free_memory(request, place, assembly); });
+  const bool planned = !dataset.samples.empty() && findings.part("memory", [&] {
+    shape = foretold_shape(assembly, largest_of(dataset), factor);
+    return check_memory(assembly, shape);
+  });
+  if (model && planned) findings.part("free memory", [&] { return check_free_memory(request, place, assembly); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
   findings.part("run folder", [&] { return check_run_folder(assembly); });
   findings.part("disk", [&] { return check_room(recipe, model ? disk_need(assembly, dataset, shape) : DiskNeed()); });
