@@ -1,4 +1,5 @@
 #include <base/log.hpp>
+#include <base/units.hpp>
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
 #include <distributed/environment.hpp>
@@ -21,7 +22,10 @@ void add_budget(CLI::App& command, RecipeArguments& arguments) {
           "--budget", arguments.budget,
           "Device memory the training may use, like 24GB: the planner then chooses the memory strategies, in place "
           "of the recipe's [memory]")
-      ->type_name("BYTES");
+      ->type_name("SIZE")
+      ->check([](const std::string& text) {
+        return parse_bytes(text) ? std::string() : "\"" + text + "\" is no size; write one with its unit, like 24GB";
+      });
 }
 
 namespace {

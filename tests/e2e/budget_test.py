@@ -79,7 +79,8 @@ class Budget(RunCase):
         self.expect(BAD_RECIPE, ["leave out memory.budget or memory.strategies"], "check", recipe)
         self.expect(USAGE, ["--budget replaces the recipe's [memory]"], "run", SMALL, "--budget", "1GB", "--set",
                     "memory.strategies=[]")
-        self.expect(BAD_RECIPE, ["memory.budget", '"lots"'], "run", SMALL, "--budget", "lots")
+        for text in ("lots", "24", ""):
+            self.expect(USAGE, ["--budget", f'"{text}" is no size'], "run", SMALL, "--budget", text)
 
     def test_resume_keeps_the_plan(self):
         smallest = self.smallest()
