@@ -155,9 +155,14 @@ class Planned(Case):
     """`trainer plan --budget`: nothing is on disk but headers."""
 
     def test_it_says_the_same_every_time(self):
-        first = self.expect(0, ["plan for memory.budget = 100 MB", "kept activations"], "plan", SMALL, "--budget", "100MB")
+        def plan():
+            texts = ["plan for memory.budget = 100 MB", "kept activations"]
+            lines = self.expect(0, texts, "plan", SMALL, "--budget", "100MB").out.splitlines()
+            return [line for line in lines if "the program itself" not in line]  # measured: differs by a page
+
+        first = plan()
         for _ in range(4):
-            self.assertEqual(self.expect(0, [], "plan", SMALL, "--budget", "100MB").out, first.out)
+            self.assertEqual(plan(), first)
         self.expect(BAD_RECIPE, ["memory.budget: 5MB is too small"], "plan", SMALL, "--budget", TOO_SMALL)
 
     def test_a_damaged_autoencoder_is_told(self):
