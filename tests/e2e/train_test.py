@@ -50,6 +50,7 @@ class Outputs(RunCase):
             ours,
             {
                 ".lock",
+                ".note-room.bin",  # for run.json on a full disk
                 "run.json",
                 "recipe.toml",
                 "log.jsonl",
