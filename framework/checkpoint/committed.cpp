@@ -46,8 +46,7 @@ std::optional<fs::path> any_result(const fs::path& run_folder) {
 
 constexpr const char* kAdvice =
     "Put it back there (or set checkpoint.fallback as it was); to go on from another one: --resume CHECKPOINT_FOLDER; "
-    "to "
-    "start anew from step 0: --resume never with a folder without checkpoints";
+    "to start anew from step 0: --resume never with a folder without checkpoints";
 
 }  // namespace
 
