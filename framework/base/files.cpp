@@ -23,7 +23,9 @@ namespace fs = std::filesystem;
 Error io_error(const std::string& doing, const fs::path& file, int number) {
   const bool full = number == ENOSPC || number == EDQUOT;
   return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number),
-          full ? "IO_NO_SPACE" : ""};
+          full                                  ? "IO_NO_SPACE"
+          : number == EACCES || number == EPERM ? "IO_PERMISSION"
+                                                : ""};
 }
 
 /// Closes on scope exit; `close_checked` where a late write error must be seen.
@@ -119,16 +121,35 @@ void sync_folder(const fs::path& folder) {
   if (::fsync(fd.get()) != 0) throw io_error("sync folder", folder, errno);
 }
 
-void make_folders(const fs::path& folder) {
-  if (folder.empty()) return;  // the parent of a bare file name: the current folder
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": " + error.message(),
-                error == std::errc::no_space_on_device ? "IO_NO_SPACE" : "");
-  if (!fs::is_directory(folder, error)) {
-    throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": a file of that name exists");
+void sync_name_of(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path parent = (whole.has_filename() ? whole : whole.parent_path()).parent_path();
+  const Descriptor above(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (above.get() >= 0) {
+    if (::fsync(above.get()) != 0) throw io_error("sync folder", parent, errno);
+    return;
   }
+  if (errno != EACCES) throw io_error("open folder", parent, errno);
+  // A parent that may not be listed, as the folder of everyone's folders on some machines: all of its file system.
+  const Descriptor itself(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (itself.get() < 0) throw io_error("open folder", folder, errno);
+  if (::syncfs(itself.get()) != 0) throw io_error("sync the file system of", folder, errno);
+}
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  if (folder.empty() || fs::is_directory(folder, error)) return;  // empty: the parent of a bare file name
+  const fs::path parent = folder.parent_path();
+  if (!parent.empty() && fs::is_directory(parent, error))
+    sync_name_of(parent);  // who made it may have been killed before that
+  else
+    make_folders(parent);
+  if (::mkdir(folder.c_str(), 0777) == 0) return sync_name_of(folder);
+  const int number = errno;
+  if (number == EEXIST && fs::is_directory(folder, error)) return;  // another process made it
+  if (number == EEXIST)
+    throw Error(ExitCode::io, "cannot create folder " + folder.string() + ": a file of that name exists");
+  throw io_error("create folder", folder, number);
 }
 
 namespace {

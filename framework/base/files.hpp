@@ -19,7 +19,11 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view c
 /// fsync of a folder, so that a rename in it is durable. Throws Error (io).
 void sync_folder(const std::filesystem::path& folder);
 
-/// Creates a folder and its parents. Throws Error (io) with the reason.
+/// fsync of the folder that holds this one, so that its name is durable. Throws Error (io).
+void sync_name_of(const std::filesystem::path& folder);
+
+/// Creates a folder and its parents, and makes the names of those it creates, and of the one they lie in, durable.
+/// Throws Error (io, IO_PERMISSION where that is the reason).
 void make_folders(const std::filesystem::path& folder);
 
 /// `${XDG_CACHE_HOME:-$HOME/.cache}/trainer`, or empty when neither is set.

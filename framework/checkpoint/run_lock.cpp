@@ -152,10 +152,12 @@ class SignalsBlocked {
 
 RunLock::RunLock(const fs::path& run_folder, LockOptions options)
     : file_(run_folder / ".lock"), options_(std::move(options)), about_(about_this_process()), token_(new_token()) {
-  std::error_code error;
-  fs::create_directories(run_folder, error);
-  if (error == std::errc::permission_denied) no_permission(run_folder);
-  make_folders(run_folder);
+  try {
+    make_folders(run_folder);
+  } catch (const Error& error) {
+    if (error.code() == "IO_PERMISSION") no_permission(run_folder);
+    throw;
+  }
   if (options_.boot.empty()) options_.boot = boot_id();
   fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd_ < 0 && errno == EACCES) no_permission(run_folder);

@@ -73,6 +73,9 @@ void discard(const fs::path& folder) {
 Store::Store(const fs::path& run_folder, std::string run_id, std::function<void()> may_commit)
     : root_(run_folder / "ckpt"), run_id_(std::move(run_id)), may_commit_(std::move(may_commit)) {
   make_folders(root_);
+  // Also of what is there, checkpoints too: who made it may have been killed before the disk had its name.
+  for (const fs::path& folder : {run_folder, root_}) sync_name_of(folder);
+  sync_folder(root_);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(root_)) {
     const std::string name = entry.path().filename().string();

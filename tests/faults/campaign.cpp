@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <checkpoint/run_lock.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <support/parity.hpp>
@@ -56,6 +57,14 @@ void save_third(const fs::path& run, const std::function<void()>& committed) {
   store.rotate(2);
 }
 
+void save_first(const fs::path& scratch, const std::function<void()>& committed) {
+  const fs::path run = scratch / kNewRun;
+  const checkpoint::RunLock lock(run);
+  checkpoint::Store store(run, "run");
+  store.save(1, state_of(1), {});
+  committed();
+}
+
 std::string Verdict::text() const {
   return std::to_string(cases) + " cases, " + std::to_string(unrecoverable) + " unrecoverable, " +
          std::to_string(lost) + " committed steps lost, " + std::to_string(damaged) + " damaged accepted, " +
@@ -68,21 +77,24 @@ void judge(const fs::path& run, int64_t committed, const std::string& name, Verd
     ++count;
     if (verdict.first_problem.empty()) verdict.first_problem = name + ": " + problem;
   };
+  const auto compare = [&](const checkpoint::Loaded& found) {
+    const int64_t step = found.manifest.step;
+    if (step < committed) note(verdict.lost, "step " + std::to_string(step) + " is the newest");
+    const checkpoint::Content expected = state_of(step);
+    bool same = expected.state == found.content.state && expected.tensors.size() == found.content.tensors.size();
+    for (const auto& [key, tensor] : expected.tensors)
+      same = same && found.content.tensors.contains(key) && test::same_bits(tensor, found.content.tensors.at(key));
+    if (!same) note(verdict.damaged, "step " + std::to_string(step) + " has another state");
+  };
   try {
     checkpoint::Store store(run, "after");
     std::vector<std::string> notes;
     const std::optional<checkpoint::Loaded> found = store.newest(notes);
-    if (!found) return note(verdict.unrecoverable, "no checkpoint is found");
-    const int64_t step = found->manifest.step;
-    if (step < committed) note(verdict.lost, "step " + std::to_string(step) + " is the newest");
-    const checkpoint::Content expected = state_of(step);
-    bool same = expected.state == found->content.state && expected.tensors.size() == found->content.tensors.size();
-    for (const auto& [key, tensor] : expected.tensors)
-      same = same && found->content.tensors.contains(key) && test::same_bits(tensor, found->content.tensors.at(key));
-    if (!same) note(verdict.damaged, "step " + std::to_string(step) + " has another state");
+    if (!found && committed > 0) return note(verdict.unrecoverable, "no checkpoint is found");
     for (const auto& entry : fs::directory_iterator(run / "ckpt"))
       if (const std::string left = entry.path().filename(); left.starts_with('.'))
         note(verdict.unusable, left + " was left behind");
+    if (found) compare(*found);
     store.save(9, state_of(9), {});
     store.rotate(2);
     if (store.newest(notes)->manifest.step != 9) note(verdict.unusable, "the next save is not the newest");

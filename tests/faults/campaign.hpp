@@ -34,14 +34,18 @@ void prepare(const std::filesystem::path& run);
 /// What is tested: step 3 is saved, then all but the newest two are deleted. Calls `committed` when save returned.
 void save_third(const std::filesystem::path& run, const std::function<void()>& committed);
 
+/// The start of a run whose folder is not there, below `scratch`, and its first save, of step 1.
+inline constexpr const char* kNewRun = "results/new";
+void save_first(const std::filesystem::path& scratch, const std::function<void()>& committed);
+
 /// Counts of a campaign; the last line of its output.
 struct Verdict {
   int64_t cases = 0, unrecoverable = 0, lost = 0, damaged = 0, unusable = 0;
   std::string first_problem;
   [[nodiscard]] std::string text() const;
 };
-/// Starts again in `run` as the program does: the newest checkpoint must be at least `committed`, with exactly the
-/// state of its step, nothing half-made may stay, and the next save must work.
+/// Starts again in `run` as the program does: the newest checkpoint must be at least `committed` (0: there may be
+/// none), with exactly the state of its step, nothing half-made may stay, and the next save must work.
 void judge(const std::filesystem::path& run, int64_t committed, const std::string& name, Verdict& verdict);
 
 }  // namespace trainer::faults

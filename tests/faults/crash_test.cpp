@@ -1,7 +1,9 @@
 /// @file The machine dies after any file operation of a save, with un-synced changes there, missing or torn; and again
 /// while the next start cleans up.
 #include <gtest/gtest.h>
+#include <trainer/sdk/error.hpp>
 
+#include <cerrno>
 #include <cstdio>
 
 #include "campaign.hpp"
@@ -101,6 +103,67 @@ TEST(Crash, AgainWhileTheNextStartCleansUp) {
   std::printf("crashes during a recovery: %s\n", verdict.text().c_str());
   EXPECT_GT(verdict.cases, 100);
   EXPECT_EQ(verdict.unrecoverable + verdict.lost + verdict.damaged + verdict.unusable, 0) << verdict.text();
+}
+
+/// The first save of a run, whose folder and the one above it are made by its start.
+Recorded record_first(const fs::path& scratch) {
+  Recorded recorded;
+  const Journal journal(scratch);
+  save_first(scratch, [&] { recorded.committed = journal.operations().size(); });
+  recorded.operations = journal.operations();
+  return recorded;
+}
+
+void expect_none(const char* what, const Verdict& verdict) {
+  std::printf("%s: %s\n", what, verdict.text().c_str());
+  EXPECT_EQ(verdict.unrecoverable + verdict.lost + verdict.damaged + verdict.unusable, 0) << verdict.text();
+}
+
+TEST(Crash, AfterEveryOperationOfAFirstSave) {
+  Scratch scratch, after;
+  const Disk empty(scratch.fresh());
+  Disk disk = empty;
+  const Recorded recorded = record_first(scratch.path() / "run");
+  ASSERT_GT(recorded.operations.size(), 20U);
+  Verdict verdict;
+  for (std::size_t done = 0;; ++done) {
+    for (const Loss& loss : losses(8)) {
+      disk.crash_into(after.fresh(), loss);
+      judge(after.path() / "run" / kNewRun, done >= recorded.committed ? 1 : 0, name_of(recorded, done, loss), verdict);
+    }
+    if (done == recorded.operations.size()) break;
+    disk.apply(recorded.operations[done]);
+  }
+  expect_none("crashes during a first save", verdict);
+}
+
+/// A killed process leaves folders that the next one sees and the disk may not have: what the next one saves counts.
+TEST(Crash, AfterAFirstSaveThatFollowsAKill) {
+  Scratch scratch, after;
+  const std::size_t calls = record_first(scratch.fresh()).operations.size();
+  const Failure gone{EIO, false};
+  Verdict verdict;
+  for (std::size_t killed = 0; killed < calls; ++killed) {
+    Disk disk(scratch.fresh());
+    const fs::path root = scratch.path() / "run";
+    Journal journal(root);
+    journal.fail = [&](std::size_t number, Kind kind) {  // a kill closes files
+      return number >= killed && kind != Kind::close ? &gone : nullptr;
+    };
+    try {
+      save_first(root, [] {});
+    } catch (const Error&) {  // whatever it was doing is left as it is: all that would clean up fails, too
+    }
+    journal.fail = {};
+    save_first(root, [] {});
+    for (const Operation& operation : journal.operations()) disk.apply(operation);
+    for (const Loss& loss : losses(2)) {
+      disk.crash_into(after.fresh(), loss);
+      judge(after.path() / "run" / kNewRun, 1, "killed at call " + std::to_string(killed) + ", " + text_of(loss),
+            verdict);
+    }
+  }
+  expect_none("crashes after a first save that follows a kill", verdict);
 }
 
 /// The rule itself: everything in a folder is durable before the folder gets its name, and the name before save

@@ -71,7 +71,7 @@ TEST_F(Files, MakesFolders) {
   make_folders(folder_ / "a/b/c");
   EXPECT_TRUE(fs::is_directory(folder_ / "a/b/c"));
   write_file_atomically(folder_ / "file", "");
-  expect_error(ExitCode::io, "cannot create folder " + (folder_ / "file/x").string() + ": Not a directory",
+  expect_error(ExitCode::io, "cannot create folder " + (folder_ / "file").string() + ": a file of that name exists",
                [&] { make_folders(folder_ / "file/x"); });
 }
 
