@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -77,6 +78,9 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, milliseconds time
   }
 }
 
+/// "training, step 12" -> "training".
+std::string_view kind_of(std::string_view doing) { return doing.substr(0, doing.find(',')); }
+
 }  // namespace
 
 /// What the thread and its rank share. Lives as long as either: a thread that hangs in the store is left behind.
@@ -91,6 +95,7 @@ struct Meeting::Board {
   std::vector<Seen> seen;
   Clock::time_point read = Clock::now();  ///< when the signs were read last
   std::optional<Fault> fault, to_tell;
+  bool news = false;  ///< another kind of work began, which the others should know when this rank is never heard again
   bool lost = false;  ///< the store broke
   bool abandoned = false;
   bool ended = false;  ///< the thread did
@@ -109,12 +114,13 @@ void Meeting::Board::run() {
   while (!lost) {
     const bool last = own.left;
     ++own.beat;
+    news = false;
     lock.unlock();
     exchange();
     lock.lock();
     changed.notify_all();
     if (last) break;
-    changed.wait_for(lock, kBeat, [&] { return own.left || (to_tell && !fault); });
+    changed.wait_for(lock, kBeat, [&] { return own.left || news || (to_tell && !fault); });
   }
   ended = true;
   changed.notify_all();
@@ -228,6 +234,10 @@ void Meeting::begin() {
 void Meeting::progress(const std::string& what) {
   const std::lock_guard lock(board_->mutex);
   ++board_->own.progress;
+  if (kind_of(board_->own.doing) != kind_of(what)) {
+    board_->news = true;
+    board_->changed.notify_all();
+  }
   board_->own.doing = what;
 }
 

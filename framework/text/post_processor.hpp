@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace trainer::text {
 /// null, ByteLevel (changes no ids), TemplateProcessing (its form for one text), or a Sequence of them.
 class PostProcessor {
  public:
-  /// Throws Error (bad_input): TOK_UNSUPPORTED naming another kind, TOK_FIELD.
-  PostProcessor(const nlohmann::json& description, const std::string& where);
+  /// Throws Error (bad_input): TOK_UNSUPPORTED naming another kind, TOK_FIELD, TOK_INCONSISTENT for an id that is no
+  /// token's by `known`.
+  PostProcessor(const nlohmann::json& description, const std::function<bool(int64_t)>& known, const std::string& where);
   [[nodiscard]] std::vector<int64_t> apply(std::vector<int64_t> ids) const;
 
  private:
@@ -21,7 +23,7 @@ class PostProcessor {
     std::vector<int64_t> before;
     std::vector<int64_t> after;
   };
-  void add(const nlohmann::json& description, const std::string& where);
+  void add(const nlohmann::json& description, const std::function<bool(int64_t)>& known, const std::string& where);
   std::vector<Template> templates_;
 };
 

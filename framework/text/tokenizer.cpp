@@ -30,8 +30,11 @@ struct Tokenizer::Impl {
       : bpe(std::move(file), name),
         normalizer(part_of(root, "normalizer"), name + ": normalizer"),
         pre_tokenizer(part_of(root, "pre_tokenizer"), name + ": pre_tokenizer"),
-        post_processor(part_of(root, "post_processor"), name + ": post_processor"),
         added(part_of(root, "added_tokens"), bpe.vocabulary(), normalizer, name),
+        post_processor(
+            part_of(root, "post_processor"),
+            [this](int64_t id) { return added.find(id) != nullptr || bpe.vocabulary().token(id).has_value(); },
+            name + ": post_processor"),
         hash(std::move(content_hash)) {
     max_id = std::max(bpe.vocabulary().max_id(), added.max_id());
   }
@@ -39,8 +42,8 @@ struct Tokenizer::Impl {
   Bpe bpe;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  PostProcessor post_processor;
   AddedTokens added;
+  PostProcessor post_processor;
   std::string hash;
   int64_t max_id = 0;
 };

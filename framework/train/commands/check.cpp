@@ -164,13 +164,14 @@ std::string check_free_memory(const Request& request, const distributed::Place& 
   }
   std::string text;
   for (std::size_t i = 0; i < assembly.devices().size() && i < plan->memories.size(); ++i) {
-    const std::optional<int64_t> free = free_on(assembly.devices()[i]);
+    const at::Device device = assembly.devices()[i];  // of this rank; the plan is rank 0's
+    const std::optional<int64_t> free = free_on(device);
     if (!free) continue;
     int64_t most = 0;
     for (const PhasePlan& phase : plan->phases)
       if (phase.bytes) most = std::max(most, (*phase.bytes)[i]);
-    if (most > *free) too_little(plan->memories[i], most, *free);
-    text += plan->memories[i] + " needs " + format_bytes(static_cast<double>(most)) + " of " +
+    if (most > *free) too_little(device.str(), most, *free);
+    text += device.str() + " needs " + format_bytes(static_cast<double>(most)) + " of " +
             format_bytes(static_cast<double>(*free)) + " free; ";
   }
   const std::optional<int64_t> ram = plan->ram();

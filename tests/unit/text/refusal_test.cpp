@@ -188,6 +188,13 @@ TEST_F(Refusal, OtherKindsOfTokenizers) {
                "TOK_UNSUPPORTED");
   refused_with("/post_processor", {{"type", "TemplateProcessing"}, {"single", Json::array()}},
                ": post_processor.single: must hold the text exactly once", "TOK_FIELD");
+  const Json text{{"Sequence", {{"id", "A"}}}}, special{{"SpecialToken", {{"id", "<s>"}}}};
+  refused_with("/post_processor",
+               {{"type", "TemplateProcessing"},
+                {"single", Json::array({special, text})},
+                {"special_tokens", {{"<s>", {{"ids", {98}}}}}}},
+               ": post_processor.special_tokens: id 98 of \"<s>\" is neither in model.vocab nor among added_tokens",
+               "TOK_INCONSISTENT");
 }
 
 TEST_F(Refusal, RegularExpressionsThatCannotBeUsed) {
