@@ -4,7 +4,7 @@ namespace trainer::cli {
 
 void add_sample(CLI::App& app, Common& common) {
   static RecipeArguments recipe;
-  static std::string lora, output = "samples.png";
+  static std::string lora, output;
   static std::vector<std::string> prompts;
   CLI::App* command = app.add_subcommand("sample", "Draw pictures with the recipe's model, with or without a LoRA");
   add_recipe(*command, recipe);
@@ -12,7 +12,9 @@ void add_sample(CLI::App& app, Common& common) {
   command->add_option("--prompt", prompts, "What to draw (repeatable); without it the recipe's sample.prompts")
       ->expected(1)
       ->take_all();
-  command->add_option("--output", output, "PNG file for the pictures, one row a prompt")->capture_default_str();
+  command->add_option("--output", output,
+                      "PNG file for the pictures, one row a prompt; is there one, it is replaced. Without "
+                      "it samples.png, or samples-2.png and so on if that exists");
   command->footer(
       "Example: trainer sample recipes/quickstart.toml --lora runs/quickstart/lora/quickstart-800.safetensors "
       "--prompt \"a cyanotype of a fox\"");

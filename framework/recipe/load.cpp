@@ -46,7 +46,7 @@ class RecipeReader {
       refuse_autoencoder(*objective);
     read_data(recipe.data);
     read_fields(recipe.train, train_fields(), "train");
-    if (root_.find("adapter") != nullptr) read_component(recipe.adapter.emplace(), adapter_fields(), "adapter");
+    if (has_adapter()) read_component(recipe.adapter.emplace(), adapter_fields(), "adapter");
     read_fields(recipe.optimizer, optimizer_fields(), "optimizer");
     read_memory(recipe.memory);
     read_component(recipe.placement, placement_fields(), "placement");
@@ -64,6 +64,14 @@ class RecipeReader {
   }
 
   SourcePosition position_of(const Node* node) const { return node == nullptr ? root_.position : node->position; }
+
+  /// `adapter = false` drops what a base brought.
+  bool has_adapter() const {
+    const Node* adapter = root_.find("adapter");
+    if (adapter == nullptr) return false;
+    const bool* wanted = adapter->get_if<bool>();
+    return wanted == nullptr || *wanted;
+  }
 
   void report_unknown_sections() {
     std::vector<std::string> names;

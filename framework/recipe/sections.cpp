@@ -26,7 +26,7 @@ const std::vector<SectionSchema>& sections() {
        .options = specs_of(data_fields())},
       {.name = "train", .summary = "Batches, clipping and what is averaged.", .options = specs_of(train_fields())},
       {.name = "adapter",
-       .summary = "The small trainable weights beside the frozen model. Without this section all weights are trained.",
+       .summary = "The small trainable weights beside the frozen model. Without this section all weights are trained; `adapter = false` drops one that `extends` brings.",
        .optional = true,
        .component = "adapter",
        .options = specs_of(adapter_fields())},

@@ -24,7 +24,7 @@ void Record::begin() { throughput_ = metrics::Throughput(std::chrono::steady_clo
 void Record::step(const StepReport& report, const PhaseBytes& phases) {
   loss_.add(report.loss);
   throughput_.step_done(std::chrono::steady_clock::now());
-  if (report.step <= std::clamp<int64_t>(recipe_.run.steps / 10, 1, 50)) first_loss_ = loss_.value();
+  if (report.step <= std::clamp<int64_t>(recipe_.run.steps / 10, 1, 50)) early_loss_ = {report.step, loss_.value()};
   metrics::StepReport shown{report.step, recipe_.run.steps, report.loss, loss_.value(), report.learning_rate};
   shown.seconds_per_step = throughput_.seconds_per_step();
   shown.seconds_left = throughput_.seconds_left(recipe_.run.steps - report.step);

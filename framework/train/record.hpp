@@ -28,8 +28,12 @@ class Record {
 
   [[nodiscard]] const metrics::SmoothedMean& loss() const { return loss_; }
   void set_loss(const metrics::SmoothedMean& loss) { loss_ = loss; }
-  /// Smoothed over the first steps of this process; 0 before one.
-  [[nodiscard]] double first_loss() const { return first_loss_; }
+  /// The smoothed loss early in this process's steps, and the step it is of; step 0 before one.
+  struct EarlyLoss {
+    int64_t step = 0;
+    double value = 0;
+  };
+  [[nodiscard]] EarlyLoss early_loss() const { return early_loss_; }
   [[nodiscard]] bool on_tensorboard() const { return tensorboard_.has_value(); }
 
  private:
@@ -43,7 +47,7 @@ class Record {
   metrics::Throughput throughput_;
   std::optional<metrics::LogFile> log_;
   std::optional<metrics::TensorBoardFile> tensorboard_;
-  double first_loss_ = 0;
+  EarlyLoss early_loss_;
   bool warned_ = false;  ///< of rows that are not written now
 };
 

@@ -473,7 +473,9 @@ void Run::print_results() const {
                             .c_str());
     return;
   }
-  if (record_.first_loss() > 0) std::printf("loss        %.4f -> %.4f\n", record_.first_loss(), record_.loss().value());
+  if (const Record::EarlyLoss early = record_.early_loss(); early.step > 0)
+    std::printf("loss        %.4f (step %lld) -> %.4f, both smoothed\n", early.value,
+                static_cast<long long>(early.step), record_.loss().value());
   std::printf("%-11s %s\n", loaded_.adapter ? "LoRA" : "model", last_export_.c_str());
   if (!last_grid_.empty()) std::printf("samples     %s\n", last_grid_.c_str());
   std::printf("checkpoint  %s\nlog         %s\n", last_checkpoint_.c_str(), (folder_ / "log.jsonl").c_str());

@@ -8,6 +8,16 @@
 #include <cstdio>
 
 namespace trainer::train {
+namespace {
+
+/// Pictures that nobody named replace none.
+std::filesystem::path free_name() {
+  std::filesystem::path name = "samples.png";
+  for (int number = 2; std::filesystem::exists(name); ++number) name = "samples-" + std::to_string(number) + ".png";
+  return name;
+}
+
+}  // namespace
 
 int command_sample(const Request& request) {
   Assembly assembly(request);
@@ -27,7 +37,8 @@ int command_sample(const Request& request) {
   const Pictures pictures = draw(
       loaded, plan, [&] { return assembly.autoencoder(); },
       [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });
-  const auto file = write_grid(request.output, plan, {{request.lora.empty() ? "model" : "LoRA", pictures}});
+  const auto file = write_grid(request.output.empty() ? free_name() : request.output, plan,
+                               {{request.lora.empty() ? "model" : "LoRA", pictures}});
   if (request.json)
     std::printf("%s\n", nlohmann::ordered_json{{"samples", file.string()}}.dump(2).c_str());
   else

@@ -144,6 +144,15 @@ TEST_F(RecipeTest, FormsOfTheSameValue) {
   EXPECT_EQ(recipe.train.ema_decay, 0.999);
 }
 
+TEST_F(RecipeTest, AnInheritedAdapterIsDroppedByFalse) {
+  write("base.toml", "[adapter]\nrank = 4\n" + std::string(kMinimal));
+  write("all.toml", "extends = \"base.toml\"\nadapter = false\n");
+  EXPECT_TRUE(load_file("base.toml").adapter);
+  EXPECT_FALSE(load_file("all.toml").adapter);
+  write("yes.toml", "extends = \"base.toml\"\nadapter = true\n");
+  EXPECT_EQ(message_of("yes.toml"), "yes.toml:2:11: adapter: expected a table, found true");
+}
+
 TEST_F(RecipeTest, ExtendsMergesTablesAndReplacesTheRest) {
   write("bases/grand.toml", "[optimizer]\nlr = 1\nbetas = [0.1, 0.2]\n[run]\nsteps = 5\n" + std::string(kMinimal));
   write("bases/base.toml", "extends = \"grand.toml\"\n[optimizer]\nlr = 2\neps = 1e-6\n");
