@@ -273,6 +273,13 @@ class Sample(RunCase):
         self.assertEqual(report, {"samples": str(ours)})
         self.assertNotEqual(base.read_bytes(), ours.read_bytes())
 
+    def test_pictures_without_a_name_replace_none(self):
+        few = settings(cache__folder=self.cache, sample__size="[64, 64]", sample__steps=1, sample__seeds="[1]")
+        for expected in ("samples.png", "samples-2.png", "samples-3.png"):
+            told = self.expect(0, [], "sample", SMALL, "--prompt", "a fox", *few)
+            self.assertEqual(told.out.strip(), expected)
+            self.assertTrue((self.folder / expected).is_file())
+
     def test_nothing_to_draw(self):
         self.expect(USAGE, ["--prompt", "sample.prompts"], "sample", SMALL)
 

@@ -74,7 +74,7 @@ class Outputs(RunCase):
         self.assertEqual(len(told), 5, out)
         for path in told:
             self.assertTrue(os.path.exists(path), path)
-        self.assertRegex(out, r"loss +\d\.\d{4} -> \d\.\d{4}")
+        self.assertRegex(out, r"loss +\d\.\d{4} \(step 1\) -> \d\.\d{4}, both smoothed")
         self.assert_logged(run, 4)
         self.assert_portable(run / "lora/quickstart-4.safetensors")
 

@@ -11,8 +11,8 @@ namespace trainer::train {
 namespace {
 
 /// Pictures that nobody named replace none.
-std::filesystem::path free_name() {
-  std::filesystem::path name = "samples.png";
+std::string free_name() {
+  std::string name = "samples.png";
   for (int number = 2; std::filesystem::exists(name); ++number) name = "samples-" + std::to_string(number) + ".png";
   return name;
 }
