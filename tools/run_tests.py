@@ -32,7 +32,7 @@ def parse_arguments():
         epilog="Examples: tools/test --suite parity    tools/test --filter Safetensors    tools/test --list")
     parser.add_argument("--suite", action="append", default=[], metavar="NAME", help="only this suite (repeatable)")
     parser.add_argument("--filter", metavar="NAME", help="only tests whose name, or cases whose Suite.Case name, contains NAME")
-    parser.add_argument("--list", action="store_true", help="print suites, tests and cases, and run nothing")
+    parser.add_argument("--list", action="store_true", help="print suites, tests and cases; build and run nothing")
     parser.add_argument("--sanitize", nargs="?", const="short", choices=SANITIZE_KINDS, metavar="KIND",
                         help="run tests under the address and undefined-behaviour sanitizers, built in build/sanitize: "
                              "those of parsers and recompute engine, or with KIND \"all\" every test in this process; "
@@ -74,7 +74,7 @@ def choose_suites(tests, arguments):
 
 def list_cases(test, build):
     """The names Suite.Case of a GoogleTest program; none for other tests or one that does not start."""
-    if not is_gtest(test):
+    if not is_gtest(test) or not pathlib.Path(test["cmd"][0]).exists():
         return []
     environment = {**os.environ, **test["env"]}
     output = subprocess.run(test["cmd"] + ["--gtest_list_tests"], cwd=test["workdir"] or build, env=environment,
@@ -199,14 +199,15 @@ def main():
     arguments = parse_arguments()
     kind, target = SANITIZE_KINDS[arguments.sanitize] if arguments.sanitize else ("release", "all")
     build = ROOT / "build" / kind
-    build_all(kind, target)
+    build_all(kind, "build.ninja" if arguments.list else target)  # a list needs the configuration alone
     tests = choose_suites(load_tests(build), arguments)
     case_filter = None
     if arguments.filter:
         tests, case_filter = apply_filter(tests, build, arguments.filter)
     if arguments.list:
         for test in tests:
-            print(f"{test['name']}  [{', '.join(sorted(suites_of(test)))}]")
+            unbuilt = "" if pathlib.Path(test["cmd"][0]).exists() else "  (not built yet: its cases are not known)"
+            print(f"{test['name']}  [{', '.join(sorted(suites_of(test)))}]{unbuilt}")
             for case in list_cases(test, build):
                 if not case_filter or arguments.filter in case:
                     print(f"  {case}")

@@ -65,14 +65,17 @@ class NewPlugin(Strangers):
             self.assertEqual({path.name for path in project.iterdir()},
                              {"meson.build", f"{name}.cpp", f"{name}.plugin.toml.in"})
             self.assertNotIn(f'"{example}"', (project / f"{name}.cpp").read_text())
+            manifest = (project / f"{name}.plugin.toml.in").read_text()
+            self.assertIn(f'summary = "What {name} does', manifest)
+            self.assertIn('version = "0.1.0"', manifest)
         # One is built; the others differ from what tests/out_of_tree builds in their names alone.
         done = subprocess.run(
-            [sys.executable, build, os.environ["TRAINER_MESON"], self.folder / "lokr", self.folder / "build",
+            [sys.executable, build, os.environ["TRAINER_MESON"], self.folder / "full_checkpointing", self.folder / "build",
              os.environ["TRAINER_BUILD"], self.folder / "installed", self.folder / "stamp"], text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = json.loads(self.expect(0, [], "--json", "plugins", "list",
                                       env={"TRAINER_PLUGIN_PATH": str(self.folder / "build")}).out)
-        self.assertIn(("my_lokr", "adapter"), {(row["name"], row["kind"]) for row in rows})
+        self.assertIn(("my_full_checkpointing", "memory"), {(row["name"], row["kind"]) for row in rows})
 
     def test_mistakes(self):
         tool = ROOT / "tools" / "new_plugin"
