@@ -62,7 +62,7 @@ std::string LoraFiles::refusal(const std::filesystem::path& file) {
     (void)read_lora(file, family_);
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
-    return error.what();
+    return error.code() + ": " + error.what();
   }
   return "accepted";
 }

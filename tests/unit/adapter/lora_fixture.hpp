@@ -36,7 +36,7 @@ class LoraFiles : public ::testing::Test {
   std::filesystem::path convert(const std::filesystem::path& file, const std::string& format, const std::string& name);
   /// A file of these tensors.
   std::filesystem::path raw(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {});
-  /// The message of what read_lora throws.
+  /// What read_lora throws, "CODE: message"; "accepted" when nothing.
   std::string refusal(const std::filesystem::path& file);
 
   const std::filesystem::path folder_ =

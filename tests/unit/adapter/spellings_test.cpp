@@ -5,9 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <trainer/sdk/error.hpp>
 #include <weights/safetensors_writer.hpp>
 #include <weights/tensor_file.hpp>
 
@@ -72,36 +73,46 @@ TEST_F(Spellings, AlphaFromWhereItStands) {
 TEST_F(Spellings, RefusesWhatItCannotUseAndSaysWhy) {
   const NamedTensors good{{"transformer.transformer_blocks.0.attn.to_q.lora_A.weight", ones(4, 3)},
                           {"transformer.transformer_blocks.0.attn.to_q.lora_B.weight", ones(6, 4)}};
-  const auto with = [&](const NamedTensors& more) {
+  const auto expect = [&](const NamedTensors& more, const std::string& code, const std::string& text) {
     NamedTensors all = good;
     for (const auto& [name, tensor] : more) all[name] = tensor;
-    return refusal(raw(all));
-  };
-  const auto expect = [&](const NamedTensors& more, const std::string& text) {
-    const std::string message = with(more);
+    const std::string message = refusal(raw(all));
+    EXPECT_TRUE(message.starts_with(code + ": ")) << message;
     EXPECT_NE(message.find(text), std::string::npos) << message;
     EXPECT_NE(message.find("raw.safetensors"), std::string::npos) << message;
   };
   EXPECT_EQ(refusal(raw(good)), "accepted");
-  expect({{"transformer.transformer_blocks.0.attn.to_qq.lora_A.weight", ones(4, 3)}},
+  expect({{"transformer.transformer_blocks.0.attn.to_qq.lora_A.weight", ones(4, 3)}}, "LORA_KEYS",
          R"(to_qq.lora_A.weight" belongs to no layer of FLUX.2 (did you mean "transformer_blocks.0.attn.to_q")");
-  expect({{"lora_unet_double_blocks_0_img_atn_qkv.lora_down.weight", ones(4, 3)}},
+  expect({{"lora_unet_double_blocks_0_img_atn_qkv.lora_down.weight", ones(4, 3)}}, "LORA_KEYS",
          R"(did you mean "double_blocks_0_img_attn_qkv")");
-  expect({{"lora_te1_layers_0.lora_down.weight", ones(4, 3)}}, "belongs to no layer of FLUX.2");
-  expect({{"transformer.transformer_blocks.0.attn.to_k.lora_A.weight", ones(4, 3)}}, "only one of its two matrices");
+  expect({{"lora_te1_layers_0.lora_down.weight", ones(4, 3)}}, "LORA_KEYS", "belongs to no layer of FLUX.2");
+  expect({{"transformer.transformer_blocks.0.attn.to_k.lora_A.weight", ones(4, 3)}}, "LORA_KEYS",
+         "only one of its two matrices");
   expect({{"transformer.transformer_blocks.1.attn.to_q.lora_A.weight", ones(4, 3)},
           {"transformer.transformer_blocks.1.attn.to_q.lora_B.weight", ones(6, 5)}},
-         "[4, 3] and [6, 5] are no low-rank pair");
+         "LORA_KEYS", "[4, 3] and [6, 5] are no low-rank pair");
   expect({{"diffusion_model.double_blocks.0.img_attn.qkv.lora_A.weight", ones(4, 3)},
           {"diffusion_model.double_blocks.0.img_attn.qkv.lora_B.weight", ones(6, 4)}},
-         "fused and alone");
-  expect({{"transformer_blocks.0.attn.to_q.lora_A.weight", ones(4, 3)}}, "under the prefix");
-  expect({{"transformer.x_embedder.lokr_w1", ones(4, 3)}}, "belongs to a LoKr");
-  expect({{"transformer.x_embedder.dora_scale", ones(4, 3)}}, "belongs to a DoRA");
-  expect({{"transformer.transformer_blocks.0.attn.to_q.alpha", at::full({}, 0, at::kFloat)}}, "no positive number");
-  expect({{"something.else", ones(1, 1)}}, "is no part of a LoRA");
-  const at::Tensor bad = at::full({4, 3}, std::numeric_limits<float>::infinity(), at::kFloat);
-  expect({{"transformer.transformer_blocks.0.attn.to_q.lora_A.weight", bad}}, "holds NaN or infinity");
+         "LORA_KEYS", "fused and alone");
+  expect({{"transformer_blocks.0.attn.to_q.lora_A.weight", ones(4, 3)}}, "LORA_KEYS", "under the prefix");
+  expect({{"transformer.x_embedder.lokr_w1", ones(4, 3)}}, "LORA_KEYS", "belongs to a LoKr");
+  expect({{"transformer.x_embedder.dora_scale", ones(4, 3)}}, "LORA_KEYS", "belongs to a DoRA");
+  expect({{"transformer.transformer_blocks.0.attn.to_q.alpha", at::full({}, 0, at::kFloat)}}, "LORA_KEYS",
+         "no positive number");
+  expect({{"something.else", ones(1, 1)}}, "LORA_KEYS", "is no part of a LoRA");
+  const std::string layer = "transformer.transformer_blocks.0.attn.to_q";
+  const auto last = [](int64_t rows, int64_t columns, double value) {
+    at::Tensor tensor = ones(rows, columns);
+    tensor[rows - 1][columns - 1] = value;
+    return tensor;
+  };
+  expect({{layer + ".lora_A.weight", last(4, 3, INFINITY)}}, "LORA_NONFINITE",
+         "to_q.lora_A.weight\" holds NaN or infinity");
+  expect({{layer + ".lora_A.weight", last(4, 3, NAN).to(at::kHalf)}}, "LORA_NONFINITE",
+         "lora_A.weight\" holds NaN or infinity");
+  expect({{layer + ".lora_B.weight", last(6, 4, -INFINITY)}}, "LORA_NONFINITE",
+         "to_q.lora_B.weight\" holds NaN or infinity");
   EXPECT_NE(refusal(raw(good, {{"lora_adapter_metadata", "["}})).find("is no JSON object"), std::string::npos);
   EXPECT_NE(refusal(raw(good, {{"lora_adapter_metadata", R"({"transformer.use_dora": true})"}})).find("DoRA"),
             std::string::npos);
@@ -111,7 +122,9 @@ TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
   const std::string q = "transformer.transformer_blocks.0.attn.to_q";
   const NamedTensors good{{q + ".lora_A.weight", ones(4, 3)}, {q + ".lora_B.weight", ones(6, 4)}};
   const auto refusal_of = [&](const std::string& config) {
-    return refusal(raw(good, {{"lora_adapter_metadata", config}}));
+    const std::string message = refusal(raw(good, {{"lora_adapter_metadata", config}}));
+    EXPECT_TRUE(message == "accepted" || message.starts_with("LORA_CONFIG: ")) << message;
+    return message;
   };
   for (const char* alpha : {"\"8\"", "-8", "0", "0.0", "true", "[8]", "{}"})
     EXPECT_NE(refusal_of(R"({"transformer.lora_alpha": )" + std::string(alpha) + "}").find("no number above 0"),
@@ -139,6 +152,32 @@ TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
     EXPECT_NE(refusal(raw({{q + ".lora_A.weight", ones(4, rows)}, {q + ".lora_B.weight", ones(columns, 4)}}))
                   .find("are no low-rank pair"),
               std::string::npos);
+}
+
+TEST_F(Spellings, LayersThatTheModelLacksOrHasInAnotherSizeAreListed) {
+  std::vector<Linear> model;
+  for (const char* name : {"blocks.0.to_q", "blocks.0.to_k"}) {
+    auto state = std::make_shared<LinearState>();
+    state->name = name;
+    state->in = 3, state->out = 6;
+    model.emplace_back(state);
+  }
+  const auto expect = [&](const std::vector<LoraLayer>& layers, const std::string& code, const std::string& text) {
+    try {
+      check_layers("a.safetensors", layers, model);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_EQ(std::string(error.what()), "a.safetensors: this LoRA is for another model:" + text);
+    }
+  };
+  EXPECT_NO_THROW(check_layers("a", std::vector<LoraLayer>{{"blocks.0.to_q", ones(4, 3), ones(6, 4), 4}}, model));
+  expect({{"blocks.0.to_qq", ones(4, 3), ones(6, 4), 4}}, "LORA_LAYERS",
+         "\n  the model has no layer \"blocks.0.to_qq\" (did you mean \"blocks.0.to_q\" or \"blocks.0.to_k\"?)");
+  expect({{"blocks.0.to_q", ones(4, 2), ones(6, 4), 4}}, "LORA_LAYERS",
+         "\n  \"blocks.0.to_q\": made for a layer of [6, 2], the model's is [6, 3]");
+  expect({{"blocks.0.to_k", ones(4, 3), ones(5, 4), 4}}, "LORA_LAYERS",
+         "\n  \"blocks.0.to_k\": made for a layer of [5, 3], the model's is [6, 3]");
 }
 
 TEST_F(Spellings, OfAFileOfAnotherKindTheFirstLinesAreEnough) {

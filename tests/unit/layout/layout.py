@@ -343,6 +343,47 @@ def pytorch_tests(root):
     return problems
 
 
+FILE_RULES = 40
+
+
+def file_rule(root, row, known):
+    """What is wrong with one row of docs/file-rules.md."""
+    codes = re.findall(r"`([A-Z]+_[A-Z_0-9]+)`", row[2])
+    checked, named = re.findall(r"`([^`]+)`", row[3]), re.findall(r"`([^`]+)`", row[4])
+    problems = [f"there is no file {path}" for path in checked if not (root / path).is_file()]
+    text = {path: (root / path).read_text() for path in checked + named if (root / path).is_file()}
+    problems += [f"there is no test {name}" for name in named if name not in text and name not in known]
+    tests = [text[path] for path in named if path in text]
+    for code in codes:
+        if not any(f'"{code}' in text.get(path, "") for path in checked):
+            problems.append(f"{code} is not in {', '.join(checked)}")
+        asserted = sum(f'"{code}"' in line for one in tests for line in one.splitlines())
+        if tests and asserted < 3:
+            problems.append(f"{code} is asserted {asserted} times, not three")
+    return problems if named and checked else problems + ["names no source or no test"]
+
+
+@rule
+def file_rules(root):
+    """docs/file-rules.md has all rules, each with its code in the source and three assertions of it, or with tests."""
+    page = "docs/file-rules.md"
+    if not (root / page).exists():
+        return [f"{page}:1: is missing"]
+    known = {".".join(match) for path in sources(root, ["tests"], (".cpp",)) for match in GTEST.findall((root / path).read_text())}
+    problems, good = [], set()
+    for number, line in enumerate(lines(root, page), 1):
+        row = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(row) != 5 or not row[0].isdigit():
+            continue
+        found = file_rule(root, row, known)
+        problems += [f"{page}:{number}: rule {row[0]}: {problem}" for problem in found]
+        if not found:
+            good.add(int(row[0]))
+    print(f"{len(good)} of {FILE_RULES} rules of files with their codes and tests")
+    missing = [n for n in range(1, FILE_RULES + 1) if n not in good]
+    return problems + ([f"{page}:1: rules {missing} do not stand"] if missing and not problems else [])
+
+
 def main():
     if len(sys.argv) not in (2, 3) or sys.argv[1] not in RULES:
         print(f"usage: layout.py {'|'.join(RULES)} [ROOT]", file=sys.stderr)

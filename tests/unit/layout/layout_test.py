@@ -22,6 +22,7 @@ CLEAN = {
     "docs/walkthrough.md": "First `data/b.cpp`, then `framework/base/a.hpp`.\n",
     "docs/dependencies.md": "`meson`\n",
     "docs/pytorch-tests.md": "| PyTorch | ours |\n|---|---|\n| a | `A.One`, `A.Two` |\n| b | does not apply: none |\n",
+    "docs/file-rules.md": "".join(f"| {n} | a | none | `framework/data/b.cpp` | `A.One` |\n" for n in range(1, 41)),
     "tests/unit/a_test.cpp": "TEST(A, One) {}\nTEST_P(A, Two) {}\n",
     "tools/packages.txt": "# comment | no\nmeson | cmd:meson | need | builds\n",
     "tools/libtorch.txt": f"torch==2.11.0 {PIN}\nnvidia-cuda-runtime==1 {PIN}\n",
@@ -71,6 +72,22 @@ class Layout(unittest.TestCase):
                    "| where: test_checkpoint_two, issue 3 | A | `A.One`, `A.Two` |\n| test_three | P | `A.One` |\n"
                    "| test_four | what it is | `A.One` |\n")
         self.expect("pytorch_tests", "docs/pytorch-tests.md:5: no test of ours has the name stem of test_three")
+
+    def test_file_rules(self):
+        good = CLEAN["docs/file-rules.md"]
+        self.write("docs/file-rules.md", good.replace("| 40 |", "| 41 |"))
+        self.expect("file_rules", "docs/file-rules.md:1: rules [40] do not stand")
+        row = "| 1 | a | `ST_X` | `framework/data/b.cpp` | `tests/unit/b_test.cpp` |\n"
+        self.write("docs/file-rules.md", row + good.split("\n", 1)[1])
+        self.write("framework/data/b.cpp", 'fail("ST_X: a");\n')
+        self.write("tests/unit/b_test.cpp", 'expect("ST_X");\nexpect("ST_X");\n')
+        self.expect("file_rules", "docs/file-rules.md:1: rule 1: ST_X is asserted 2 times, not three")
+        self.write("tests/unit/b_test.cpp", 'expect("ST_X");\n' * 3)
+        self.expect("file_rules")
+        self.write("framework/data/b.cpp", "")
+        self.expect("file_rules", "docs/file-rules.md:1: rule 1: ST_X is not in framework/data/b.cpp")
+        self.write("docs/file-rules.md", good.replace("`A.One`", "`A.Three`", 1))
+        self.expect("file_rules", "docs/file-rules.md:1: rule 1: there is no test A.Three")
 
     def test_module_order(self):
         self.write("framework/base/x.cpp", "#include <data/b.hpp>\n#include \"a.hpp\"\n")
