@@ -65,7 +65,7 @@ TEST_P(NotTheDefaults, EqualThePlainRun) {
 }
 /// A setting without effect is no proof: fp8 keeps between the recompute and the backward of a block.
 TEST(NotTheDefaultsAlone, WhatHasNoEffectIsRefused) {
-  const Setting setting{subjects().front(), at::kFloat, Trained::default_targets, 3};
+  const Setting setting{subject_named("conformance"), at::kFloat, Trained::default_targets, 3};
   const Row row = prove::SubsetCheck(loader(), setting, {{"fp8_weight_only", {{"keep", text("block")}}}})
                       .check({"fp8_weight_only"});
   EXPECT_EQ(row.verdict, Row::refused) << row.text();

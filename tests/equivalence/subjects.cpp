@@ -7,7 +7,26 @@
 #include <support/plugins.hpp>
 #include <train/prove/conformance_model.hpp>
 
+#include <algorithm>
+#include <cctype>
+#include <stdexcept>
+
 namespace trainer::equivalence {
+namespace {
+
+/// What the matrix trains of one model.
+std::vector<prove::Subject> subjects_of(plugin::Loader& loader, const std::string& model) {
+  if (!loader.registry().models.contains(model)) loader.require("model", model);
+  if (model != "flux2") return {prove::miniature_of(loader, model)};
+  std::vector<prove::Subject> list;
+  for (const auto& directory : test::parity_dirs()) {
+    list.push_back(prove::model_in(loader, model, directory / "model"));
+    list.back().name = model + " " + directory.filename().string();
+  }
+  return list;
+}
+
+}  // namespace
 
 plugin::Loader make_loader(std::vector<plugin::SearchFolder> folders) {
   for (plugin::SearchFolder& folder : testing::plugin_folders()) folders.push_back(std::move(folder));
@@ -23,40 +42,52 @@ plugin::Loader& loader() {
   return instance;
 }
 
-std::vector<std::string> own_strategies() {
-  std::vector<std::string> names = prove::memory_strategies(loader());
-  std::erase_if(names, [](const std::string& name) { return name == "block_swap" || name == "host_offload"; });
-  return names;
+Models models_of(plugin::Loader& loader) {
+  Models models;
+  for (const std::string& name : prove::components(loader, "model")) try {
+      for (prove::Subject& subject : subjects_of(loader, name)) models.subjects.push_back(std::move(subject));
+    } catch (const std::exception& error) {
+      models.missing.push_back("model " + name + " has no subject: " + error.what());
+    }
+  return models;
 }
 
-std::string objective_of(const prove::Subject& subject) {
-  return subject.component == "toy_lm" ? "next_token" : "flow_matching";
+const Models& models() {
+  static const Models all = models_of(loader());
+  return all;
 }
 
-std::vector<prove::Setting> settings_of(const prove::Subject& subject) {
-  std::vector<prove::Setting> list = prove::all_settings(subject);
-  for (const prove::Setting& setting : prove::all_settings(subject)) {
-    if (setting.trained == prove::Trained::all) continue;
-    list.push_back(setting);
-    list.back().adapter = "lokr";
-  }
-  for (prove::Setting& setting : list) setting.objective = objective_of(subject);
+const prove::Subject& subject_named(const std::string& name) {
+  for (const prove::Subject& subject : subjects())
+    if (subject.name == name) return subject;
+  throw std::runtime_error("no subject " + name);
+}
+
+std::string objective_of(const prove::Subject& subject) { return prove::objective_beside(loader(), subject.component); }
+
+std::vector<prove::Setting> settings_of(const prove::Subject& subject) { return prove::settings_of(loader(), subject); }
+
+std::vector<std::vector<std::string>> subsets(const std::vector<std::string>& all) {
+  std::vector<std::vector<std::string>> list(std::size_t{1} << all.size());
+  for (std::size_t bits = 0; bits < list.size(); ++bits)
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if ((bits >> i & 1U) != 0) list[bits].push_back(all[i]);
   return list;
 }
 
-const std::vector<prove::Subject>& subjects() {
-  static const std::vector<prove::Subject> all = [] {
-    for (const char* name : {"toy", "toy_lm", "experts", "flux2"}) loader().require("model", name);
-    std::vector<prove::Subject> list;
-    for (const char* name : {"conformance", "toy", "toy_lm", "experts"})
-      list.push_back(prove::miniature_of(loader(), name));
-    for (const auto& directory : test::parity_dirs()) {
-      list.push_back(prove::model_in(loader(), "flux2", directory / "model"));
-      list.back().name = "flux2 " + directory.filename().string();
-    }
-    return list;
-  }();
-  return all;
+prove::Row::Verdict expected(const prove::Setting& setting, const std::string& subset) {
+  const auto has = [&](const char* name) { return subset.find(name) != std::string::npos; };
+  const bool full = has("full_checkpointing"), selective = has("selective_checkpointing");
+  if (has("host_offload") && !full && !selective) return prove::Row::idle;
+  if (full && selective) return prove::Row::refused;
+  if (has("fp8_weight_only") && setting.trained == prove::Trained::all) return prove::Row::refused;
+  return prove::Row::equal;
+}
+
+std::string word_of(const prove::Setting& setting) {
+  std::string name = prove::text_of(setting);
+  std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
+  return name;
 }
 
 }  // namespace trainer::equivalence

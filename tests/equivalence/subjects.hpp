@@ -1,7 +1,7 @@
 /// @file The models of the equivalence matrix, and the loader that holds them with all strategies of the build.
 #pragma once
 
-#include <train/prove/cells.hpp>
+#include <train/prove/axes.hpp>
 
 #include <vector>
 
@@ -12,18 +12,33 @@ plugin::Loader make_loader(std::vector<plugin::SearchFolder> folders);
 /// Without further folders; one per process.
 plugin::Loader& loader();
 
-/// The conformance model, those of tests/out_of_tree (a diffusion toy, a causal language model, two experts) and flux2
-/// on the parity directories.
-const std::vector<prove::Subject>& subjects();
+/// Every model of a loader: flux2 on the parity directories, each other as the miniature that it offers of itself.
+struct Models {
+  std::vector<prove::Subject> subjects;
+  std::vector<std::string> missing;  ///< "model X has no subject: why"; each is a failing cell
+};
+Models models_of(plugin::Loader& loader);
 
-/// The memory strategies of this repository, without those of tests/out_of_tree (one of which knows host memory only).
-std::vector<std::string> own_strategies();
+/// Of `loader()`: the conformance model, those of tests/out_of_tree, flux2.
+const Models& models();
+inline const std::vector<prove::Subject>& subjects() { return models().subjects; }
+/// The one of this name.
+const prove::Subject& subject_named(const std::string& name);
 
 /// Name of the objective that trains it.
 std::string objective_of(const prove::Subject& subject);
 
-/// What of a subject is trained and how: with each adapter (LoRA, the LoKr of tests/out_of_tree) and all of it, for its
-/// objective.
+/// What of a subject is trained and how: with each adapter of `loader()` and all of it, for its objective.
 std::vector<prove::Setting> settings_of(const prove::Subject& subject);
+
+/// Every subset of `all`, in the order of prove::check_subsets.
+std::vector<std::vector<std::string>> subsets(const std::vector<std::string>& all);
+
+/// What a subset of the strategies (as joined in a row) may come to. Not equal are: two strategies that want one place,
+/// packed weights that are trained, and a store with nothing to store. Anything else that is refused is a defect.
+prove::Row::Verdict expected(const prove::Setting& setting, const std::string& subset);
+
+/// A setting's text in letters and digits: names an instance of a gtest suite.
+std::string word_of(const prove::Setting& setting);
 
 }  // namespace trainer::equivalence

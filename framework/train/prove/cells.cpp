@@ -98,12 +98,12 @@ PlacementPlan plan_of(plugin::Loader& loader, const Setting& setting, Model& mod
 }
 
 /// Runs `call`; what it throws becomes the verdict of `row`.
-void judge(Row& row, std::size_t strategies, const std::function<void()>& call) {
+void judge(Row& row, bool may_refuse, const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& error) {
     // Strategies may refuse each other, and one may need another: that is told as a mistake of the recipe.
-    row.verdict = error.exit_code() == ExitCode::bad_recipe && strategies > 0 ? Row::refused : Row::failed;
+    row.verdict = error.exit_code() == ExitCode::bad_recipe && may_refuse ? Row::refused : Row::failed;
     row.result = (row.verdict == Row::refused ? "refused: " : "FAILED: ") + std::string(error.what());
   } catch (const c10::Error& error) {
     row.result = std::string("FAILED: ") + error.what_without_backtrace();
@@ -166,7 +166,9 @@ std::string text_of(const Setting& setting) {
   return setting.subject.name + " | " + (setting.dtype == at::kFloat ? "fp32" : "bf16") + " | " +
          (setting.trained == Trained::all ? "" : setting.adapter + ", ") + text_of(setting.trained) + " | " +
          std::to_string(setting.micro_batches) +
-         (setting.devices.size() == 1 ? "" : ", " + std::to_string(setting.devices.size()) + " devices");
+         (setting.devices.size() == 1
+              ? ""
+              : ", " + setting.placement + " over " + std::to_string(setting.devices.size()) + " devices");
 }
 
 std::vector<Setting> all_settings(const Subject& subject) {
@@ -287,9 +289,10 @@ std::string Row::text() const {
 }
 
 Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
-                  const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected) {
+                  const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected,
+                  bool may_refuse) {
   Row row{text_of(setting), subset, against};
-  judge(row, 0, [&] {
+  judge(row, may_refuse, [&] {
     const Trajectory trajectory = run();
     measure(row, trajectory);
     compare(row, trajectory, expected());
@@ -321,7 +324,7 @@ void SubsetCheck::judge_packed(Row& row, const Trajectory& run, const std::vecto
 
 Row SubsetCheck::check(const std::vector<std::string>& names) {
   Row row{text_of(setting_), join(names)};
-  judge(row, names.size(), [&] {
+  judge(row, !names.empty(), [&] {
     if (stores_nothing(loader_, names)) {
       row.verdict = Row::idle;
       row.result = "not run: nothing recomputes, so there is nothing to store";
@@ -364,7 +367,7 @@ std::vector<Row> check_failures(plugin::Loader& loader, const Setting& setting, 
               "itself, dying " +
                   std::string(place == Failure::before_forward ? "before forward " : "before backward ") +
                   std::to_string(micro)};
-      judge(row, names.size(), [&] {
+      judge(row, !names.empty(), [&] {
         if (!whole) whole = run_cell(loader, setting, stack_of(loader, names));
         const Trajectory run = run_cell(loader, setting, stack_of(loader, names), {place, micro});
         measure(row, run);

@@ -95,9 +95,11 @@ struct Row {
 std::string table_head();
 std::string join(const std::vector<std::string>& names);
 
-/// `run` against what it should equal.
+/// `run` against what it should equal. `may_refuse`: an error of the recipe (bad_recipe) is a refusal, for callers to
+/// hold against what they expect; else it is a failure as any other.
 Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
-                  const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected);
+                  const std::function<Trajectory()>& run, const std::function<Trajectory()>& expected,
+                  bool may_refuse = false);
 
 /// One subset against the run without strategies. What only recomputes or moves must equal it bit for bit, with packed
 /// weights the packing alone; the packing alone must equal the run on what it says its weights are (within its declared

@@ -3,6 +3,7 @@
 #include <adapter/inject.hpp>
 #include <recipe/default_options.hpp>
 #include <train/keyed_random.hpp>
+#include <train/prove/axes.hpp>
 #include <train/prove/plugin_cells.hpp>
 #include <train/prove/random_source.hpp>
 
@@ -40,20 +41,13 @@ void check_memory(plugin::Loader& loader, const std::string& name, at::Device de
   add(cells, check_failures(loader, settings[1], dying));  // fp32, default targets, three micro-batches
 }
 
-/// The objective in the model's library, if there is one: it may be no diffusion model.
-std::string objective_beside(const plugin::Loader& loader, const plugin::Manifest& manifest) {
-  for (const plugin::Manifest& other : loader.found().manifests)
-    if (other.schema.kind == "objective" && other.library == manifest.library) return other.schema.name;
-  return "flow_matching";
-}
-
 void check_model(plugin::Loader& loader, const plugin::Manifest& manifest, const std::string& folder, at::Device device,
                  PluginCells& cells) {
   const std::string& name = manifest.schema.name;
   const Subject subject = folder.empty() ? miniature_of(loader, name) : model_in(loader, name, folder);
   std::vector<Setting> settings = settings_on(subject, device);
   for (Setting& setting : settings) {
-    setting.objective = objective_beside(loader, manifest);
+    setting.objective = objective_beside(loader, name);
     add(cells, check_subsets(loader, setting, own_strategies(loader)));
   }
   add(cells, check_failures(loader, settings[1], {}));
