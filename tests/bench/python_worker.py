@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The Python side of tools/bench: the same LoRA training step with diffusers + peft + torch.optim.AdamW.
 
-Same protocol and settings as step_worker.cpp. As fast as diffusers users can set it up without torch.compile: SDPA
-attention, frozen base in the given dtype, fp32 LoRA, foreach AdamW, set_to_none. Checkpointing is
+Same protocol and settings as step_worker.cpp. As fast as diffusers users can set it up, torch.compile of the blocks only
+where asked for: SDPA attention, frozen base in the given dtype, fp32 LoRA, foreach AdamW, set_to_none. Checkpointing is
 torch.utils.checkpoint, non-reentrant; selective is create_selective_checkpoint_contexts with a policy that keeps the
 same operations as ours; fp8 is a linear layer that dequantises e4m3 with one scale an output channel.
 """
@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts  # noqa: E402
 
 aten = torch.ops.aten
-ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
+ATTENTION = (aten._scaled_dot_product_flash_attention_for_cpu.default, aten._scaled_dot_product_flash_attention.default,
+             aten._scaled_dot_product_efficient_attention.default, aten._scaled_dot_product_cudnn_attention.default)
 MATMULS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 # Ours calls the products of a double block in another order; these are, in diffusers' order, the same ones as ours
 # keeps: every second of its own. Single blocks have one order.
@@ -76,7 +77,7 @@ def keeps(preset, double):
     def policy(context, op, *args, **kwargs):
         keep = False
         if preset == "attention":
-            keep = op == ATTENTION
+            keep = op in ATTENTION
         elif op in MATMULS:
             counts[context.is_recompute] += 1
             index = counts[context.is_recompute]
@@ -106,16 +107,37 @@ class HeavyOperators(TorchDispatchMode):
         if func in MATMULS:
             a, b = args[-2:] if "add" not in str(func) else args[1:3]
             self.calls, self.flops = self.calls + 1, self.flops + 2 * a.numel() * b.shape[-1]
-        elif func == ATTENTION:
+        elif func in ATTENTION:
             self.calls, self.flops = self.calls + 1, self.flops + 4 * args[0].numel() * args[1].shape[2]
         return func(*args, **(kwargs or {}))
 
 
+def random_model(shape, dtype, device):
+    """Made on the device, as ours is (random_model.hpp)."""
+    torch.set_default_dtype(dtype)
+    with torch.device(device):
+        model = Flux2Transformer2DModel(
+            in_channels=shape["channels"], num_layers=shape["double"], num_single_layers=shape["single"],
+            attention_head_dim=shape["head_dim"], num_attention_heads=shape["heads"],
+            joint_attention_dim=shape["joint_dim"], axes_dims_rope=(shape["head_dim"] // 4,) * 4,
+            guidance_embeds=shape["guidance"])
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                torch.nn.init.normal_(parameter, std=0.5 * parameter.shape[1] ** -0.5)
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
 def build(settings, dtype):
-    model = Flux2Transformer2DModel.from_pretrained(settings["model"], torch_dtype=dtype, local_files_only=True)
+    if settings["shape"]:
+        model = random_model(settings["shape"], dtype, settings["device"])
+    else:
+        model = Flux2Transformer2DModel.from_pretrained(settings["model"], torch_dtype=dtype, local_files_only=True)
+        model.to(settings["device"])
     model.requires_grad_(False)
-    for tensor in list(model.parameters()) + list(model.buffers()):
-        tensor.data = tensor.data.clone()  # out of the mapped file, into memory that the counter sees
+    if settings["device"] == "cpu":
+        for tensor in list(model.parameters()) + list(model.buffers()):
+            tensor.data = tensor.data.clone()  # out of the mapped file, into memory that the counter sees
     singles, rank = model.config.num_single_layers, settings["rank"]
     targets = ["to_q", "to_k", "to_v", "to_out.0", "to_qkv_mlp_proj"]
     targets += [f"single_transformer_blocks.{i}.attn.to_out" for i in range(singles)]
@@ -130,12 +152,17 @@ def build(settings, dtype):
         model.enable_gradient_checkpointing()
     elif settings["checkpointing"] != "none":
         model.enable_gradient_checkpointing(selective(settings["checkpointing"]))
+    if settings["compile"]:
+        for block in [*model.transformer_blocks, *model.single_transformer_blocks]:
+            block.compile()
     return model.train()
 
 
 class Step:
     def __init__(self, settings):
         torch.manual_seed(0)
+        self.device = torch.device(settings["device"])
+        torch.set_default_device(self.device)
         self.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[settings["dtype"]]
         self.model = build(settings, self.dtype)
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-4)
@@ -158,7 +185,20 @@ class Step:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return loss.item()
+
+
+def tensor_bytes(step, counter):
+    """The most within a step and what is there after it; on a GPU its allocator's numbers."""
+    if step.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(step.device)
+        step()
+        return torch.cuda.max_memory_allocated(step.device), torch.cuda.memory_allocated(step.device)
+    counter.bench_take_peak_bytes()
+    step()
+    return counter.bench_take_peak_bytes(), counter.bench_live_bytes()
 
 
 def main():
@@ -171,9 +211,7 @@ def main():
     print("ready", sum(p.numel() for p in step.model.parameters()), flush=True)
     for line in sys.stdin:
         if line.strip() == "bytes":
-            counter.bench_take_peak_bytes()
-            step()
-            print(counter.bench_take_peak_bytes(), counter.bench_live_bytes(), flush=True)
+            print(*tensor_bytes(step, counter), flush=True)
         elif line.strip() == "ops":
             with HeavyOperators() as heavy:
                 step()

@@ -5,7 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <objective/flow_matching.hpp>
 #include <recipe/default_options.hpp>
+#include <support/device.hpp>
 #include <weights/model_files.hpp>
+
+#include "random_model.hpp"
 
 namespace trainer::bench {
 namespace {
@@ -13,14 +16,14 @@ namespace {
 /// Synthetic samples of one shape, the same every step.
 class OneBatch final : public train::BatchSource {
  public:
-  OneBatch(const nlohmann::json& settings, int64_t channels, int64_t text_width) {
+  OneBatch(const nlohmann::json& settings, int64_t channels, int64_t text_width, at::Device device) {
     const int64_t batch = settings.at("batch"), height = settings.at("height"), width = settings.at("width");
     const auto normal = [](uint64_t sample, at::IntArrayRef shape) {
       return train::keyed_normal(KeyedRng(1, RngStream::synthetic, 0, sample), shape);
     };
-    batch_.latents = normal(0, {batch, channels, 1, height, width});
+    batch_.latents = normal(0, {batch, channels, 1, height, width}).to(device);
     batch_.conditioning["prompt_embeds"] = normal(1, {batch, settings.at("tokens").get<int64_t>(), text_width})
-                                               .to(settings.at("dtype") == "bf16" ? at::kBFloat16 : at::kFloat);
+                                               .to(device, settings.at("dtype") == "bf16" ? at::kBFloat16 : at::kFloat);
     for (int64_t b = 0; b < batch; ++b) batch_.sample_keys.push_back(static_cast<uint64_t>(b));
   }
   [[nodiscard]] int64_t micro_batches() const override { return 1; }
@@ -63,14 +66,16 @@ Options objective_options() {
 
 }  // namespace
 
-Setup::Setup(const nlohmann::json& settings) : loader_(folders_of(settings)) {
+Setup::Setup(const nlohmann::json& settings)
+    : device_(testing::open_device(settings.at("device"), "device")), loader_(folders_of(settings)) {
   plugin::register_builtin(loader_.registry(), adapter::register_lora);
   plugin::register_builtin(loader_.registry(), objective::register_flow_matching);
   load_strategies(settings);
   build_model(settings);
   const std::vector<Parameter*> trained = add_adapter(*model_, settings.at("rank"));
   objective_ = loader_.registry().objectives.at("flow_matching").create(objective_options());
-  placement_.blocks.assign(model_->blocks().size(), at::kCPU);
+  placement_.blocks.assign(model_->blocks().size(), device_);
+  placement_.prologue = placement_.epilogue = device_;
   placement_.schedule = {{Pass::forward, 0, 0}, {Pass::backward, 0, 0}};
   optimizer_ = std::make_unique<optim::AdamW>(trained, optim::AdamWOptions{});
   train::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, {}, 0.0};
@@ -91,26 +96,35 @@ void Setup::load_strategies(const nlohmann::json& settings) {
   if (kept == "full") add("full_checkpointing", {{"elide", elide}});
   if (kept != "full" && kept != "none")
     add("selective_checkpointing", {{"elide", elide}, {"save", {Array{Value{kept}}}}});
-  if (settings.at("fp8").get<bool>()) add("fp8_weight_only", {});
+  if (const std::string format = settings.at("format"); !format.empty()) add(format, {});
   memory_ = std::make_unique<train::MemoryStack>(std::move(strategies));
+}
+
+std::string Setup::open_weights(const nlohmann::json& settings, at::ScalarType dtype) {
+  const std::string folder = settings.at("model");
+  if (folder.empty()) {
+    source_ = random_flux2(settings.at("shape"), dtype, device_);
+    return {};
+  }
+  const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(folder);
+  source_ = files;
+  if (const auto map = loader_.registry().models.at("flux2").map_weights; map != nullptr) source_ = map(source_);
+  return files->config().value_or("");
 }
 
 void Setup::build_model(const nlohmann::json& settings) {
   loader_.require("model", "flux2");
-  const ModelComponent& component = loader_.registry().models.at("flux2");
-  const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(settings.at("model").get<std::string>());
-  source_ = files;
-  if (component.map_weights != nullptr) source_ = component.map_weights(source_);
   train::BuildOptions options;
   options.dtype = settings.at("dtype") == "bf16" ? at::kBFloat16 : at::kFloat;
+  options.device = device_;
   options.format = memory_->format();
+  const std::string config = open_weights(settings, options.dtype);
   builder_ = std::make_unique<train::SourceBuilder>(*source_, options);
-  const std::string config = files->config().value_or("");
   const Options model_options = options_of(loader_, "model", "flux2", {{"fused", {settings.at("fused").get<bool>()}}});
-  model_ = component.create(ModelContext{model_options, *source_, config, *builder_});
+  model_ = loader_.registry().models.at("flux2").create(ModelContext{model_options, *source_, config, *builder_});
   parameters_ = builder_->inventory().parameter_count;
-  const nlohmann::json dims = nlohmann::json::parse(config);
-  data_ = std::make_unique<OneBatch>(settings, dims.at("in_channels"), dims.at("joint_attention_dim"));
+  data_ = std::make_unique<OneBatch>(settings, source_->find("x_embedder.weight")->shape[1],
+                                     source_->find("context_embedder.weight")->shape[1], device_);
   if (memory_->residency() != nullptr) memory_->residency()->plan(model_->blocks());
 }
 
@@ -121,7 +135,7 @@ std::vector<Parameter*> Setup::add_adapter(const Model& model, int64_t rank) {
                                       {"targets", {std::string("default")}}});
   adapter_ = loader_.registry().adapters.at("lora").create(lora);
   const auto layers = adapter::select(builder_->inventory().linears, model.default_targets());
-  return adapter::inject(*adapter_, layers, 0, at::kCPU);
+  return adapter::inject(*adapter_, layers, 0, device_);
 }
 
 std::pair<int64_t, double> Setup::recomputed() {

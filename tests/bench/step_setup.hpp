@@ -15,12 +15,13 @@ namespace trainer::bench {
 
 class Setup {
  public:
-  /// Keys of `settings`: model (folder of config.json and weights), plugins (folders), dtype ("fp32", "bf16"),
-  /// checkpointing ("none", "full", or an entry of selective_checkpointing's `save`), elide, fp8, fused, batch, height,
-  /// width, tokens, rank.
+  /// Keys of `settings`: device, model (folder of config.json and weights, or "" and shape, see random_model.hpp),
+  /// plugins (folders), dtype ("fp32", "bf16"), checkpointing ("none", "full", or an entry of selective_checkpointing's
+  /// `save`), elide, format ("" or a strategy that packs weights), fused, batch, height, width, tokens, rank.
   explicit Setup(const nlohmann::json& settings);
   train::Trainer& trainer() { return *trainer_; }
   [[nodiscard]] int64_t parameters() const { return parameters_; }
+  [[nodiscard]] at::Device device() const { return device_; }
   /// Heavy operations that the recompute of one step ran, and their floating-point operations, as the engine reports
   /// them; {-1, -1} where it reports none (nothing is recomputed, or all is). Known after a step.
   [[nodiscard]] std::pair<int64_t, double> recomputed();
@@ -28,8 +29,11 @@ class Setup {
  private:
   void load_strategies(const nlohmann::json& settings);
   void build_model(const nlohmann::json& settings);
+  /// The weights; returns the text of config.json, "" when there is none.
+  std::string open_weights(const nlohmann::json& settings, at::ScalarType dtype);
   std::vector<Parameter*> add_adapter(const Model& model, int64_t rank);
 
+  at::Device device_;
   plugin::Loader loader_;
   std::shared_ptr<WeightSource> source_;
   std::unique_ptr<train::MemoryStack> memory_;

@@ -3,20 +3,27 @@
 ///   step_worker SETTINGS        JSON: the keys of step_setup.hpp, threads, and counter (byte_counter.so, or "")
 /// Prints "ready PARAMETERS". Each input line runs one step and is answered by a line:
 ///   time    WALL_SECONDS CPU_SECONDS LOSS PEAK_RSS_BYTES
-///   bytes   PEAK_BYTES LIVE_BYTES: of tensors, the most within the step and what is there between steps
+///   bytes   PEAK_BYTES LIVE_BYTES: of tensors, the most within the step and what is there between steps; on a GPU its
+///           allocator's numbers
 ///   ops     CALLS FLOPS RECOMPUTED_CALLS RECOMPUTED_FLOPS: heavy operators called in the step, and what the engine
 ///           says about its recompute (-1: nothing)
+///   matmul  FLOPS_A_SECOND of the device, in square bf16 matrix products; runs no step
 ///   operators NUMBER of them, then a line for each: NAME CALLS SECONDS, of its own without those that it calls,
 ///   most
 ///           first; "(outside)" is the rest of the step
 #include <ATen/Parallel.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
 #include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <functional>
 #include <map>
@@ -28,14 +35,49 @@ namespace {
 
 using trainer::bench::Setup;
 
+/// Waits until the device has done all that it was given.
+void finish(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
 void time_step(Setup& setup) {
   double loss = 0;
-  const trainer::bench::Seconds seconds = trainer::bench::timed([&] { loss = setup.trainer().step().loss; });
+  const trainer::bench::Seconds seconds = trainer::bench::timed([&] {
+    loss = setup.trainer().step().loss;
+    finish(setup.device());
+  });
   std::printf("%.6f %.6f %.8f %lld\n", seconds.wall, seconds.cpu, loss,
               static_cast<long long>(trainer::metrics::memory_use().peak));
 }
 
+/// The best of a few, so that clocks are up.
+void measure_matmul(Setup& setup) {
+  const int64_t size = setup.device().is_cpu() ? 512 : 8192;
+  const auto square = [&] { return at::randn({size, size}, at::dtype(at::kBFloat16).device(setup.device())); };
+  const at::Tensor a = square(), b = square();
+  double best = 1e30;
+  for (int i = 0; i < 10; ++i) {
+    finish(setup.device());
+    best = std::min(best, trainer::bench::timed([&] {
+                            at::mm(a, b);
+                            finish(setup.device());
+                          }).wall);
+  }
+  std::printf("%.6g\n", 2 * std::pow(static_cast<double>(size), 3) / best);
+}
+
+void count_device_bytes(Setup& setup) {
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  auto* const allocator = c10::getDeviceAllocator(setup.device().type());
+  allocator->resetPeakStats(setup.device().index());
+  setup.trainer().step();
+  finish(setup.device());
+  const auto bytes = allocator->getDeviceStats(setup.device().index()).allocated_bytes.at(kAll);
+  std::printf("%lld %lld\n", static_cast<long long>(bytes.peak), static_cast<long long>(bytes.current));
+}
+
 void count_bytes(Setup& setup, void* counter) {
+  if (!setup.device().is_cpu()) return count_device_bytes(setup);
   TORCH_CHECK(counter != nullptr, "bytes are asked for, but no counter was given");
   const auto live = reinterpret_cast<int64_t (*)()>(dlsym(counter, "bench_live_bytes"));
   const auto take_peak = reinterpret_cast<int64_t (*)()>(dlsym(counter, "bench_take_peak_bytes"));
@@ -58,7 +100,7 @@ std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) 
     const std::size_t left = name.find("add") == std::string_view::npos ? 0 : 1;
     const double batches = call.inputs()[left].toTensor().dim() == 3 ? size(left, 0) : 1;
     heavy.flops += 2 * batches * size(left, -2) * size(left, -1) * size(left + 1, -1);
-  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
+  } else if (name.starts_with("aten::_scaled_dot_product_") && name.find("backward") == std::string_view::npos) {
     heavy.flops += 4 * size(0, 0) * size(0, 1) * size(0, 2) * size(0, 3) * size(1, 2);
   } else if (name == "trainer::low_rank_down") {
     heavy.flops += 2 * size(0, 0) * size(0, 1) * size(1, 0);
@@ -160,6 +202,8 @@ void run(const nlohmann::json& settings) {
       count_bytes(setup, counter);
     else if (question == "ops")
       count_operators(setup);
+    else if (question == "matmul")
+      measure_matmul(setup);
     else if (question == "operators")
       time_operators(setup);
     else

@@ -3,6 +3,7 @@
 
 #include <adapter/lora.hpp>
 #include <objective/flow_matching.hpp>
+#include <support/device.hpp>
 #include <support/parity.hpp>
 #include <support/plugins.hpp>
 #include <train/prove/conformance_model.hpp>
@@ -65,7 +66,11 @@ const prove::Subject& subject_named(const std::string& name) {
 
 std::string objective_of(const prove::Subject& subject) { return prove::objective_beside(loader(), subject.component); }
 
-std::vector<prove::Setting> settings_of(const prove::Subject& subject) { return prove::settings_of(loader(), subject); }
+std::vector<prove::Setting> settings_of(const prove::Subject& subject) {
+  std::vector<prove::Setting> list = prove::settings_of(loader(), subject);
+  for (prove::Setting& setting : list) setting.devices = {testing::test_device()};
+  return list;
+}
 
 std::vector<std::vector<std::string>> subsets(const std::vector<std::string>& all) {
   std::vector<std::vector<std::string>> list(std::size_t{1} << all.size());

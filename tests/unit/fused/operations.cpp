@@ -30,7 +30,7 @@ Operation rope(int64_t batch, int64_t first, int64_t second, int64_t heads, int6
               std::to_string(second) + "_t" + std::to_string(tables),
           {{batch, first, heads, width}, {batch, second, heads, width}, {width}, {width}},
           [=](const std::vector<at::Tensor>& in, bool fused) {
-            const at::Tensor angles = normal(7, {tables, first + second, width / 2}, at::kFloat);
+            const at::Tensor angles = normal(7, {tables, first + second, width / 2}, at::kFloat).to(in[0].device());
             return norm_rope({in[0], in[1]}, {in[2], in[3]}, at::stack({at::cos(angles), at::sin(angles)}, -1), 1e-6,
                              fused);
           }};
@@ -86,7 +86,7 @@ std::vector<at::Tensor> inputs_of(const Operation& operation, at::ScalarType dty
 std::vector<at::Tensor> forward_and_backward(const Operation& operation, const std::vector<at::Tensor>& inputs,
                                              bool fused) {
   const at::Tensor y = operation.run(inputs, fused);
-  const at::Tensor direction = normal(99, y.sizes(), y.scalar_type());
+  const at::Tensor direction = normal(99, y.sizes(), y.scalar_type()).to(y.device());
   std::vector<at::Tensor> results = torch::autograd::grad({y}, inputs, {direction});
   results.insert(results.begin(), y.detach());
   return results;

@@ -1,0 +1,81 @@
+/// @file What one device computes against what the CPU computes: fused operations and packed weights. On the CPU, where
+/// it is a dry run, the reference is made of plain operators.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linspace.h>
+#include <c10/util/Exception.h>
+#include <support/device.hpp>
+
+#include <fp8_weight_only/dequantize.hpp>
+#include <mutex>
+
+#include "../unit/fused/operations.hpp"
+
+namespace trainer::test {
+namespace {
+
+using testing::test_device;
+
+std::vector<at::Tensor> moved(const std::vector<at::Tensor>& inputs, at::Device device) {
+  std::vector<at::Tensor> list;
+  for (const at::Tensor& input : inputs) list.push_back(input.detach().to(device).requires_grad_(true));
+  return list;
+}
+
+class OnDevice : public ::testing::TestWithParam<Operation> {};
+
+TEST_P(OnDevice, ComputesWhatTheCpuComputes) {
+  const bool fused_reference = !test_device().is_cpu();
+  for (const auto& [dtype, limit] : {std::pair{at::kFloat, 1e-4}, std::pair{at::kBFloat16, 2.4e-2}}) {
+    const auto inputs = inputs_of(GetParam(), dtype);
+    const auto expected = forward_and_backward(GetParam(), inputs, fused_reference);
+    const auto got = forward_and_backward(GetParam(), moved(inputs, test_device()), true);
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].device(), test_device());
+      EXPECT_LE(error(got[i].cpu(), expected[i]), limit) << dtype << (i == 0 ? ": result" : ": gradient ") << i;
+    }
+  }
+}
+
+TEST_P(OnDevice, TheSameBitsEveryTime) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto inputs = moved(inputs_of(GetParam(), dtype), test_device());
+    const auto once = forward_and_backward(GetParam(), inputs, true);
+    const auto again = forward_and_backward(GetParam(), inputs, true);
+    for (std::size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(at::equal(once[i], again[i])) << dtype << " " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, OnDevice, ::testing::ValuesIn(operations()),
+                         [](const auto& info) { return info.param.name; });
+
+/// Collects warnings: the SDK warns when it does not trust its kernels on a device and takes LibTorch's operators.
+class Warnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { text += warning.msg() + "\n"; }
+  std::string text;
+};
+
+TEST(Kernels, OfThisBuildAreUsed) {
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const Operation operation = operations().front();
+  forward_and_backward(operation, moved(inputs_of(operation, at::kBFloat16), test_device()), true);
+  EXPECT_EQ(warnings.text, "") << "a kernel computes wrong numbers here, or was not carried";
+}
+
+TEST(Fp8, ExpandsToTheSameBits) {
+  const at::Tensor weight = at::linspace(-3, 5, 130 * 192).view({130, 192}).sin();
+  for (const auto granularity : {fp8::Granularity::channel, fp8::Granularity::tensor, fp8::Granularity::block}) {
+    fp8::Packed packed = fp8::quantize(weight, granularity, "weight");
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor expected = fp8::dequantize_by_operators(packed, dtype);
+      const fp8::Packed there{packed.values.to(test_device()), packed.scale.to(test_device()), packed.column_block};
+      EXPECT_TRUE(at::equal(fp8::dequantize(there, dtype).cpu(), expected)) << dtype;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainer::test

@@ -1,0 +1,83 @@
+"""Collects what tools/gpu_check needs on another machine: a folder in the shape of this repository with its build,
+without LibTorch. Libraries that LibTorch and the C library do not bring lie in lib/.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCES = ["tools/gpu_check", "tools/bench", "tests/bench", "tests/gpu", "tests/e2e/small.toml", "recipes/quickstart.toml",
+           "recipes/quickstart", "tests/data/parity/tiny-dev/model", "tests/data/parity/tiny-klein/model"]
+BUILT = ["framework/cli/trainer", "framework/train/libtrainer.so", "framework/sdk/libtrainer_sdk.so.0",
+         "framework/data/libtrainer_images.so", "tests/gpu/gpu_test", "tests/equivalence/equivalence_test",
+         "tests/bench/step_worker", "tests/bench/byte_counter.so"]
+MAYBE = ["framework/kernels/libtrainer_cuda_kernels.so", "framework/distributed/libtrainer_nccl.so"]  # made with nvcc, NCCL
+PLUGINS = ["plugins", "strategies", "tests/out_of_tree/strangers"]
+# Of the C and C++ libraries (a system with this glibc has as new a libstdc++), or found with LibTorch.
+ELSEWHERE = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so|libtorch|libc10|libtrainer|libcud|libnv|libcup|libgomp")
+LIMIT = 64 << 20
+
+
+def copy(source, target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.cpp", "*.hpp", "meson.build"))
+        return
+    shutil.copy(source, target)
+    if shutil.which("strip") and (target.suffix in (".so", ".0") or os.access(target, os.X_OK)):
+        subprocess.run(["strip", "--strip-unneeded", target], stderr=subprocess.DEVNULL)  # refuses scripts
+
+
+def built_files(build):
+    for name in BUILT:
+        if not (build / name).exists():
+            sys.exit(f"{build / name} is missing; build it first: tools/build release, or ninja -C {build}")
+        yield name
+    yield from (name for name in MAYBE if (build / name).exists())
+    for folder in PLUGINS:
+        for manifest in sorted((build / folder).rglob("*.plugin.toml")):
+            yield str(manifest.relative_to(build))
+            library = re.search(r'^library = "(.*)"', manifest.read_text(), re.MULTILINE)[1]
+            yield str((manifest.parent / library).relative_to(build))
+
+
+def libraries(build, names):
+    """What the dynamic linker takes from this system for them."""
+    found = {}
+    for name in names:
+        listed = subprocess.run(["ldd", str(build / name)], capture_output=True, text=True).stdout
+        for library, path in re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE):
+            if not ELSEWHERE.search(library):
+                found[library] = path
+    return found
+
+
+def fill_cache(pack, program):
+    """The other machine may lack libvips: pictures and captions are encoded here."""
+    command = [str(program), "cache", str(ROOT / "tests/e2e/small.toml"), "--set", f"cache.folder={pack / 'cache'}",
+               "--set", f"run.output={pack / 'cache-run'}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+    shutil.rmtree(pack / "cache-run", ignore_errors=True)
+
+
+def make(pack, build):
+    """Fills the new folder `pack`; returns its size in bytes."""
+    if pack.exists():
+        sys.exit(f"{pack} exists; name a new folder")
+    names = list(built_files(build))
+    for name in SOURCES:
+        copy(ROOT / name, pack / name)
+    for name in names:
+        copy(build / name, pack / "build/release" / name)
+    for library, path in libraries(build, (n for n in names if not n.endswith((".toml", "images.so")))).items():
+        copy(pathlib.Path(path).resolve(), pack / "lib" / library)
+    fill_cache(pack, build / "framework/cli/trainer")
+    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    (pack / "carried.json").write_text(json.dumps({"trainer": commit.stdout.strip()}) + "\n")
+    return sum(file.stat().st_size for file in pack.rglob("*") if file.is_file())
