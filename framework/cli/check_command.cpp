@@ -9,7 +9,10 @@ void add_check(CLI::App& app, Common& common) {
   add_recipe(*command, recipe);
   add_budget(*command, recipe);
   command->footer("Example: trainer check recipes/quickstart.toml");
-  command->callback([&common] { common.action = [&common] { return run_with_recipe("check", recipe, {}, common); }; });
+  // Missing files are findings among others.
+  command->callback([&common] {
+    common.action = [&common] { return run_with_recipe("check", recipe, {}, common, /*paths_must_exist=*/false); };
+  });
 }
 
 }  // namespace trainer::cli

@@ -15,6 +15,8 @@
 
 namespace {
 
+constexpr int kMaxScans = 100;  // as libtiff allows; programs write up to a few dozen
+
 struct Unref {
   void operator()(VipsImage* image) const { g_object_unref(image); }
 };
@@ -86,6 +88,21 @@ bool hidden_animation(std::string_view bytes) {
   return false;
 }
 
+/// The scans of a JPEG: each may go over all of its pixels again, so that a file of a few kilobytes decodes for hours.
+/// A marker without a length (restart, fill bytes) and a 0xFF within a scan's data are passed over.
+int scans_of(std::string_view bytes) {
+  int scans = 0;
+  for (size_t at = bytes.find('\xFF', 2); at != std::string_view::npos && at + 4 <= bytes.size();) {
+    const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(bytes[at + i])); };
+    const size_t marker = byte(1);
+    if (marker == 0xD9) break;  // what follows is another picture
+    if (marker == 0xDA) ++scans;
+    const bool alone = marker <= 0x01 || (marker >= 0xD0 && marker <= 0xD8);
+    at = bytes.find('\xFF', at + (marker == 0xFF ? 1 : alone ? 2 : 2 + ((byte(2) << 8) | byte(3))));
+  }
+  return scans;
+}
+
 int64_t bytes_per_sample(const VipsImage* image) {
   return static_cast<int64_t>(vips_format_sizeof(vips_image_get_format(image)));
 }
@@ -125,6 +142,8 @@ Picture open_image(const void* bytes, size_t size, const TrainerImageLimits& lim
   start();
   if (hidden_animation({static_cast<const char*>(bytes), size})) throw Refused("is animated; keep one frame");
   format = format_of(bytes, size);
+  if (format == "jpeg" && scans_of({static_cast<const char*>(bytes), size}) > kMaxScans)
+    throw Refused("has more than " + std::to_string(kMaxScans) + " scans, as no program writes them; save it anew");
   VipsImage* opened = vips_image_new_from_buffer(bytes, size, "", "access", VIPS_ACCESS_SEQUENTIAL, "fail_on",
                                                  VIPS_FAIL_ON_ERROR, nullptr);
   if (opened == nullptr) throw Refused("damaged " + format + ": " + vips_reason());

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string_view>
 
 namespace trainer::metrics {
@@ -49,8 +51,12 @@ MemoryUse memory_use();
 /// The same from the text of /proc/self/status.
 MemoryUse parse_memory_use(std::string_view status);
 
-/// Memory that the machine can still give, in bytes, page cache that it can drop included; 0 where it does not tell.
+/// Memory that the machine, and the control groups that this process is in (a container's limit), can still give, in
+/// bytes, page cache that they can drop included; 0 where the machine does not tell.
 int64_t available_memory();
+/// What is left below the limits of control groups, versions 1 and 2, from the text of /proc/self/cgroup and the tree
+/// of groups; nothing where none has a limit.
+std::optional<int64_t> available_in_groups(std::string_view membership, const std::filesystem::path& root);
 /// The same from the text of /proc/meminfo.
 int64_t parse_available_memory(std::string_view meminfo);
 

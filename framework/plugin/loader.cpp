@@ -1,5 +1,6 @@
 #include <plugin/library.hpp>
 #include <plugin/loader.hpp>
+#include <plugin/permissions.hpp>
 #include <trainer/sdk/fingerprint.hpp>
 #include <trainer/sdk/names.hpp>
 
@@ -52,6 +53,7 @@ void gate(const Manifest& manifest) {
   check("SDK API", manifest.api, kApi);
   check("LibTorch", manifest.torch, TORCH_VERSION);
   require_fingerprint(name, "manifest", manifest.fingerprint);
+  require_safe_permissions(name, manifest.library);
 }
 
 const trainer_plugin_v1& handshake(const Manifest& manifest, const void* library) {

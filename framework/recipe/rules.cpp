@@ -168,7 +168,8 @@ class Rules {
     const auto* init = it == options.end() ? nullptr : it->second.get_if<std::string>();
     if (init == nullptr) return;
     const bool from_file = *init == "file", path = !recipe_.adapter->path.empty();
-    if (from_file && !path)
+    const bool refused = given("adapter", "path") && problems_.has(at("adapter", "path"));
+    if (from_file && !path && !refused)
       problems_.add(at("adapter", "init"), "adapter.init: \"file\" needs adapter.path, the LoRA to start from");
     if (path && !from_file)
       problems_.add(at("adapter", "path"), "adapter.path: it is only used with adapter.init = \"file\"");

@@ -320,6 +320,35 @@ class Check(Case):
         self.assertEqual([error["part"] for error in report["errors"]], ["model", "autoencoder", "data"])
         self.assertIn("text encoder", report["facts"])
 
+    def test_what_the_constructor_refuses_is_one_finding_among_others(self):
+        folder, names = self.pictures("data")
+        (folder / names[0]).with_suffix(".txt").unlink()
+        (folder / names[1]).write_bytes(b"no picture")
+        data = f'data=[{{folder="{folder}", resolution=[64, 64]}}]'
+        (self.folder / "run").mkdir()
+        lock = open(self.folder / "run/.lock", "w")
+        self.addCleanup(lock.close)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        others = settings(data, run__output=self.folder / "run")
+        missing = settings('adapter.init="file"', f'adapter.path="{self.folder / "gone.safetensors"}"')
+        result = self.program("check", "--json", SMALL, *others, *missing)
+        self.assertEqual(result.code, BAD_RECIPE, str(result))
+        errors = json.loads(result.out)["errors"]
+        self.assertEqual([error["part"] for error in errors], ["recipe", "data", "run folder"], errors)
+        self.assertNotIn("\n", errors[0]["message"], "one mistake, one line")
+        self.assertNotIn("needs adapter.path", errors[0]["message"])
+        result = self.program("check", "--json", SMALL, *others, *settings('placement.devices=["cuda:7"]'))
+        report = json.loads(result.out)
+        if report["errors"][0]["part"] != "devices":
+            self.skipTest("this machine has eight CUDA devices")
+        self.assertEqual(result.code, UNAVAILABLE, str(result))
+        self.assertEqual([error["part"] for error in report["errors"]], ["devices", "data", "run folder"], report)
+        self.assertIn("16 of 43 linear layers", report["facts"]["model"])
+        self.assertIn("text encoder", report["facts"])
+        result = self.program("check", SMALL, *others, *missing, *settings('placement.devices=["cuda:7"]'))
+        for part in ("recipe", "devices", "data", "run folder"):
+            self.assertRegex(result.out, rf"(?m)^ERROR  {part} ")
+
     def test_good_recipe(self):
         self.expect(
             0,
@@ -381,7 +410,7 @@ class Devices(Case):
         if result.code == 0:
             self.skipTest("this machine has eight CUDA devices")
         self.assertEqual(result.code, UNAVAILABLE, str(result))
-        self.assertIn("cuda", result.err.lower())
+        self.assertIn("cuda", result.text.lower())
 
     def test_unknown_device(self):
         for device, code in (("tpu", BAD_RECIPE), ("cuda:x", BAD_RECIPE), ("", BAD_RECIPE)):

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <memory>
 
 namespace trainer::train {
 namespace {
@@ -35,13 +36,19 @@ class Findings {
       facts_.emplace_back(name, check());
       return true;
     } catch (const Error& error) {
-      add_error(name, error.what(), error.exit_code());
+      if (!missing_told_ || error.exit_code() != ExitCode::not_found) add_error(name, error.what(), error.exit_code());
     } catch (const c10::Error& error) {
       add_error(name, error.what_without_backtrace(), ExitCode::failed);
     } catch (const std::exception& error) {
       add_error(name, error.what(), ExitCode::failed);
     }
     return false;
+  }
+
+  /// What stands in the way of the whole recipe. When it lists missing files, no part tells of them again.
+  void add(const std::string& name, const Error& error) {
+    missing_told_ = missing_told_ || error.exit_code() == ExitCode::bad_recipe;
+    add_error(name, error.what(), error.exit_code());
   }
 
   int print(bool as_json) const {
@@ -74,7 +81,24 @@ class Findings {
   }
   std::vector<std::pair<std::string, std::string>> facts_, errors_;
   ExitCode exit_code_ = ExitCode::done;
+  bool missing_told_ = false;
 };
+
+/// The recipe's world, though files or devices are missing: that is a finding, and everything else is looked at,
+/// without devices on shapes alone, as `plan` does. Throws Error when the recipe cannot be understood: there is nothing
+/// else.
+std::unique_ptr<Assembly> assemble(const Request& request, const distributed::Place& place, Findings& findings) {
+  std::vector<Error> problems;
+  for (const Assembly::Use use : {Assembly::Use::run, Assembly::Use::prove, Assembly::Use::plan}) try {
+      auto assembly = std::make_unique<Assembly>(request, use, place);
+      for (const Error& problem : problems)
+        findings.add(problem.exit_code() == ExitCode::unavailable ? "devices" : "recipe", problem);
+      return assembly;
+    } catch (const Error& error) {
+      if (problems.empty() || std::string(problems.back().what()) != error.what()) problems.push_back(error);
+    }
+  throw problems.front();
+}
 
 std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request, data::Dataset& dataset) {
   if (!recipe.pictures()) {
@@ -211,9 +235,10 @@ std::string check_run_folder(Assembly& assembly) {
 
 int command_check(const Request& request) {
   const distributed::Place place = distributed::find_place();
-  Assembly assembly(request, Assembly::Use::run, place);
-  const recipe::Recipe& recipe = assembly.recipe();
   Findings findings;
+  const std::unique_ptr<Assembly> made = assemble(request, place, findings);
+  Assembly& assembly = *made;
+  const recipe::Recipe& recipe = assembly.recipe();
   int64_t factor = 16;
   const bool model = findings.part("model", [&] { return check_model(assembly); });
   data::Dataset dataset;

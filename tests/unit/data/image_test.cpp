@@ -116,6 +116,31 @@ TEST_F(ImageTest, RefusalsSayWhy) {
             "no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
 }
 
+/// Each scan may go over all pixels again: a few kilobytes that decode for hours.
+TEST_F(ImageTest, AJpegOfTooManyScansIsRefusedBeforeItIsDecoded) {
+  const std::string bytes = read_image_file(fixture("quad.jpg"));
+  const std::size_t scan = bytes.find("\xFF\xDA");
+  ASSERT_NE(scan, std::string::npos);
+  ASSERT_TRUE(bytes.ends_with("\xFF\xD9"));
+  const std::string head = bytes.substr(0, scan), one = bytes.substr(scan, bytes.size() - 2 - scan);
+  const auto with = [&](int scans, const std::string& behind = "") {
+    std::string all = head;
+    for (int i = 0; i < scans; ++i) all += one;
+    return all + "\xFF\xD9" + behind;
+  };
+  const std::string refusal = "has more than 100 scans, as no program writes them; save it anew";
+  EXPECT_EQ(message_of([&] { read_image_header(std::string_view(with(101))); }), refusal);
+  EXPECT_EQ(message_of([&] { verify_image(with(10'000)); }), refusal);
+  EXPECT_EQ(read_image_header(std::string_view(with(100))).width, 48);
+  std::string behind;  // another picture behind the end of the first one counts for nothing
+  for (int i = 0; i < 101; ++i) behind += one;
+  EXPECT_EQ(read_image_header(std::string_view(with(1, behind))).width, 48);
+  // What looks like scans inside a segment, as in a preview, is none.
+  std::string comment("\xFF\xFE\x01\x00", 4);
+  for (int i = 0; i < 127; ++i) comment += "\xFF\xDA";
+  EXPECT_EQ(read_image_header(std::string_view(bytes.substr(0, 2) + comment + bytes.substr(2))).width, 48);
+}
+
 TEST_F(ImageTest, TruncatedPicturesAreRefusedWhole) {
   for (const char* name : {"truncated.jpg", "truncated.png"}) {
     EXPECT_EQ(read_image_header(fixture(name)).width, 48) << name;  // the header alone is in order

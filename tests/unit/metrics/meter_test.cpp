@@ -1,8 +1,10 @@
 #include <metrics/meter.hpp>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <vector>
 
@@ -57,6 +59,39 @@ TEST(MemoryUse, WhatTheMachineHasLeft) {
   EXPECT_EQ(parse_available_memory("MemTotal:  9 kB\nMemFree:   5 kB\nMemAvailable:    1000 kB\n"), 1024000);
   EXPECT_EQ(parse_available_memory("MemTotal:  9 kB\n"), 0);
   EXPECT_GT(available_memory(), 1'000'000);
+}
+
+TEST(MemoryUse, AContainersLimitCounts) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("trainer-groups-" + std::to_string(::getpid()));
+  const auto write = [&](const fs::path& file, const std::string& text) {
+    fs::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text;
+  };
+  const std::string two = "1:name=systemd:/\n0::/box/inner\n", one = "9:cpu:/\n4:hugetlb,memory:/box\n0::/\n";
+  EXPECT_EQ(available_in_groups(two, root), std::nullopt) << "no such tree";
+  write("box/inner/memory.max", "max\n");
+  write("box/inner/memory.current", "5000\n");
+  EXPECT_EQ(available_in_groups(two, root), std::nullopt) << "no limit";
+  write("box/memory.max", "10000\n");
+  write("box/memory.current", "7000\n");
+  EXPECT_EQ(available_in_groups(two, root), 3000) << "the limit of a group above";
+  write("box/memory.stat", "anon 1\ninactive_file 500\nactive_file 9\n");
+  EXPECT_EQ(available_in_groups(two, root), 3500) << "pages of files can be dropped";
+  write("box/inner/memory.max", "6000\n");
+  EXPECT_EQ(available_in_groups(two, root), 1000) << "the least";
+  write("box/memory.current", "20000\n");
+  EXPECT_EQ(available_in_groups(two, root), 0);
+  EXPECT_EQ(available_in_groups("0::/elsewhere\n", root), std::nullopt);
+  EXPECT_EQ(available_in_groups("4:memory:/box\n", root), std::nullopt);
+  write("memory/box/memory.limit_in_bytes", "9223372036854771712\n");
+  write("memory/box/memory.usage_in_bytes", "40\n");
+  EXPECT_EQ(available_in_groups(one, root), std::nullopt) << "version 1 writes no limit as a large one";
+  write("memory/memory.limit_in_bytes", "100\n");  // a container's own group, whose path is the host's
+  write("memory/memory.usage_in_bytes", "60\n");
+  write("memory/memory.stat", "inactive_file 1\ntotal_inactive_file 10\n");
+  EXPECT_EQ(available_in_groups(one, root), 50);
+  fs::remove_all(root);
 }
 
 TEST(MemoryUse, OfThisProcess) {
