@@ -5,6 +5,7 @@ namespace trainer::cli {
 void add_run(CLI::App& app, Common& common) {
   static RecipeArguments recipe;
   static std::string resume = "auto";
+  static std::string side;
   static int64_t profile = 0;
   CLI::App* command = app.add_subcommand("run", "Train a recipe: cache, train, sample, export");
   add_recipe(*command, recipe);
@@ -15,13 +16,18 @@ void add_run(CLI::App& app, Common& common) {
                    "required: fail without a checkpoint; or the path of a checkpoint")
       ->capture_default_str();
   command
+      ->add_option("--resume-with", side,
+                   "Where recipe and checkpoint differ in what is trained: go on as the recipe says, or as the "
+                   "checkpoint did; without this the run ends and lists the differences")
+      ->check(CLI::IsMember({"recipe", "checkpoint"}));
+  command
       ->add_option("--profile", profile,
                    "Profile so many steps after the first: where their time goes, and a trace in RUN/profile")
       ->check(CLI::Range(1, 1000));
   command->footer("Example: trainer run recipes/quickstart.toml --set run.steps=200");
   command->callback([&common] {
     common.action = [&common] {
-      return run_with_recipe("run", recipe, {{"resume", resume}, {"profile", profile}}, common);
+      return run_with_recipe("run", recipe, {{"resume", resume}, {"resume_with", side}, {"profile", profile}}, common);
     };
   });
 }

@@ -1,3 +1,4 @@
+#include <base/hash.hpp>
 #include <plugin/library.hpp>
 #include <plugin/loader.hpp>
 #include <plugin/permissions.hpp>
@@ -140,6 +141,16 @@ std::vector<std::string> Loader::load(const Manifest& manifest) {
   require_promised(manifest, offered);
   registrar.merge_into(registry_);
   return loaded_[manifest.library] = std::move(offered);
+}
+
+std::string Loader::identity() const {
+  constexpr std::size_t kDigits = 8;
+  std::map<std::string, std::string> hashes;  // in an order that does not depend on where they lie
+  for (const auto& [library, offered] : loaded_)
+    hashes[library.filename().string()] = xxh128_file(library).substr(0, kDigits);
+  std::string text;
+  for (const auto& [name, hash] : hashes) text += (text.empty() ? "" : ", ") + name + " " + hash;
+  return text;
 }
 
 }  // namespace trainer::plugin

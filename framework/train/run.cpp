@@ -88,7 +88,8 @@ void Run::agree() {
 void Run::require_recipe_of_folder() const {
   if (request_.resume == "never") return;
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder_))
-    require_same_recipe(parse_recipe(before->recipe, assembly_.loader().found()), recipe_, folder_, before->what);
+    require_same_recipe(parse_recipe(before->recipe, assembly_.loader().found()), recipe_, folder_, before->what,
+                        request_.resume_with);
   if (!names_checkpoint(request_.resume)) checkpoint::require_committed(folder_, places_->steps());
 }
 
@@ -210,8 +211,8 @@ void Run::require_same(const checkpoint::Loaded& found) const {
     throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of later steps than " + request_.resume +
                                       "; choose another run.output, so that they are not lost");
   require_same_recipe(parse_recipe(saved.recipe, assembly_.loader().found()), recipe_, folder_,
-                      checkpoint::kTheCheckpoint);
-  require_same_content(found, fingerprints(), recipe_);
+                      checkpoint::kTheCheckpoint, request_.resume_with);
+  require_same_content(found, fingerprints(), recipe_, request_.resume_with);
   if (const std::string changed = inexact_because(found, fingerprints()); !changed.empty())
     log_warning("the run goes on, but perhaps not to the last bit as it would have without a stop:" + changed);
 }
@@ -257,6 +258,9 @@ std::map<std::string, std::string> Run::fingerprints() const {
                                          {"threads", std::to_string(at::get_num_threads())},
                                          {"processor", at::get_cpu_capability()},
                                          {"devices", types_of(assembly_.devices())},
+                                         {"cuda", cuda_versions(assembly_.devices())},
+                                         {"processes", std::to_string(ranks_.size())},
+                                         {"plugins", assembly_.loader().identity()},
                                          {"data", prepared_.data_identity},
                                          {"encoders", prepared_.encoders_identity},
                                          {"formats", loaded_.memory.format_name()},

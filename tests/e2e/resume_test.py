@@ -8,7 +8,7 @@ import time
 import unittest
 
 from interrupted import MIXED, PREEMPTED, STEPS, InterruptedCase
-from program import RunCase, log_lines, read_header, reseal, write_safetensors
+from program import RunCase, log_lines, read_header, reseal, write_safetensors, xxh128
 
 BAD_INPUT, BAD_RECIPE, NOT_FOUND, LOCKED, INTERRUPTED = 65, 78, 66, 77, 130
 
@@ -62,12 +62,14 @@ class Interrupted(InterruptedCase):
 
     def test_second_ctrl_c_ends_at_once(self):
         run = self.folder / "run"
-        process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=64, train__micro_batch_size=64))
+        # A step of seconds: both signals come before its end, when the first would save and end with 75.
+        process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=256, train__micro_batch_size=64))
         self.wait_for_steps(process, run, 1)
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        self.assertIn(process.wait(), (INTERRUPTED, PREEMPTED))
+        self.assertEqual(process.wait(), INTERRUPTED)
+        self.assertEqual(list(run.glob("ckpt/step-*")), [], "nothing is saved")
 
 
 class Starting(RunCase):
@@ -145,6 +147,57 @@ class Changed(RunCase):
         )
         self.assertNotIn("run.steps", result.err)
         self.assertNotIn("run.seed", result.err)
+
+    def test_the_user_chooses_which_side_counts(self):
+        changed = {"optimizer__lr": 5e-4, "train__batch_size": 4, "run__steps": 4}
+        refused = self.again(BAD_RECIPE, ["--resume-with checkpoint", "--resume-with recipe"], **changed)
+        self.assertIn("optimizer.lr: checkpoint 0.001, recipe 5e-4", refused.err)
+        other = self.folder / "other"
+        shutil.copytree(self.run_folder, other)
+        listed = ["going on after step 2", "as the recipe says", "optimizer.lr: checkpoint 0.001, recipe 5e-4"]
+        self.again(0, listed, options=["--resume-with", "recipe"], **changed)
+        self.assertEqual([line["lr"] for line in log_lines(self.run_folder)], [1e-3, 1e-3, 5e-4, 5e-4])
+        self.again(0, "", **{**changed, "run__steps": 5})  # from then on the recipe and the checkpoint agree
+        listed = ["as the checkpoint was trained", "optimizer.lr=0.001", "train.batch_size="]
+        self.train(other, texts=listed, options=["--resume-with", "checkpoint"], **{**self.base, **changed})
+        straight = self.folder / "straight"
+        self.train(straight, **{**self.base, "run__steps": 4})
+        results = [run / "lora/small-4.safetensors" for run in (other, straight)]
+        self.assertEqual(results[0].read_bytes(), results[1].read_bytes(), "the checkpoint's side is exact")
+
+    def test_the_user_may_take_other_pictures_too(self):
+        (self.data / self.names[0]).with_suffix(".txt").write_text("something else")
+        self.again(0, "the pictures or captions are not those", options=["--resume-with", "recipe"], run__steps=4)
+
+    def test_the_number_of_threads_is_the_checkpoints(self):
+        run = self.folder / "threads"
+        self.train(run, **{**self.base, "train__threads": 2})
+        self.assertEqual(self.manifest(run, 2)["fingerprints"]["threads"], "2")
+        self.train(run, **{**self.base, "run__steps": 4})  # the recipe says nothing, the environment 1
+        self.assertEqual(self.manifest(run, 4)["fingerprints"]["threads"], "2")
+        more = {**self.base, "run__steps": 6, "train__threads": 1}
+        self.train(run, texts="train.threads = 1 is not used: the checkpoint was made with 2 threads", **more)
+        self.assertEqual(self.manifest(run, 6)["fingerprints"]["threads"], "2")
+
+    @staticmethod
+    def manifest(run, step):
+        text = (run / f"ckpt/step-{step:010}/MANIFEST.json").read_text()
+        return json.loads(text[: text.rindex("xxh128 ")])
+
+    def test_what_makes_a_resume_inexact_is_stored_and_told(self):
+        stored = self.manifest(self.run_folder, 2)["fingerprints"]
+        self.assertEqual((stored["processes"], stored["cuda"]), ("1", ""))
+        self.assertRegex(stored["plugins"], r"^flux2.so [0-9a-f]{8}, .*flux2_vae.so [0-9a-f]{8}, ")
+        folder = self.run_folder / "ckpt/step-0000000002"
+        text = (folder / "MANIFEST.json").read_text()
+        old = {"plugins": "flux2.so 00000000", "processes": "4", "cuda": "runtime 12.8, driver 12.8, NVIDIA H100", "torch": "2.10.0"}
+        body = json.loads(text[: text.rindex("xxh128 ")])
+        body["fingerprints"].update(old)
+        changed = json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+        (folder / "MANIFEST.json").write_text(changed + f"xxh128 {xxh128(changed.encode())}\n")
+        told = [f"{name}: checkpoint {old[key]}, now " for key, name in
+                (("plugins", "plugins"), ("processes", "processes"), ("cuda", "CUDA"), ("torch", "LibTorch"))]
+        self.again(0, ["not to the last bit", *told], run__steps=4)
 
     def test_another_recipe_is_refused_before_anything_is_encoded(self):
         """The log and the results of a run are nobody else's, also when its checkpoints are gone."""

@@ -1,5 +1,6 @@
 #include <torch/version.h>
 #include <base/files.hpp>
+#include <base/log.hpp>
 #include <checkpoint/committed.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
@@ -76,6 +77,15 @@ bool harmless(const std::string& key) {
   return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
 }
 
+/// The differences that change what is trained.
+std::vector<recipe::Difference> changes_of_training(const recipe::Recipe& before, const recipe::Recipe& now) {
+  std::vector<recipe::Difference> changes = recipe::differences(before, now);
+  std::erase_if(changes, [&](const recipe::Difference& one) {
+    return harmless(one.key) || (one.key == "run.steps" && now.optimizer.schedule == "constant");
+  });
+  return changes;
+}
+
 }  // namespace
 
 std::string run_id_of(const fs::path& folder) {
@@ -107,20 +117,29 @@ void require_resumable(const std::string& resume, const fs::path& folder, const 
 }
 
 void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const fs::path& folder,
-                         const std::string& what) {
+                         const std::string& what, const std::string& resume_with) {
   std::string changed;
-  const std::string there = what == checkpoint::kTheCheckpoint ? "checkpoint" : "then";
-  for (const auto& [key, first, second] : recipe::differences(before, now)) {
-    const bool longer = key == "run.steps" && now.optimizer.schedule == "constant";
-    if (!harmless(key) && !longer) changed += "\n  " + key + ": " + there + " " + first + ", recipe " + second;
-  }
-  if (!changed.empty())
-    throw Error(
-        ExitCode::bad_recipe,
-        "the recipe differs from the one that made " + what + " in " + folder.string() + ":" + changed +
-            "\n  Set these keys back" + (what == checkpoint::kTheCheckpoint ? " to go on exactly" : "") +
-            ", or choose another run.output to start anew" +
-            (what == checkpoint::kTheCheckpoint ? "." : " (--resume never starts anew here: it cuts the log off)."));
+  const bool of_checkpoint = what == checkpoint::kTheCheckpoint;
+  for (const auto& [key, first, second] : changes_of_training(before, now))
+    changed += "\n  " + key + (of_checkpoint ? ": checkpoint " : ": then ") + first + ", recipe " + second;
+  if (changed.empty()) return;
+  if (of_checkpoint && resume_with == "recipe")
+    return log_warning("the run goes on as the recipe says, not as " + what + " in " + folder.string() +
+                       " was trained:" + changed);
+  throw Error(ExitCode::bad_recipe,
+              "the recipe differs from the one that made " + what + " in " + folder.string() + ":" + changed +
+                  "\n  Set these keys back" +
+                  (of_checkpoint ? " to go on exactly (--resume-with checkpoint does), go on as the recipe says "
+                                   "(--resume-with recipe), or choose another run.output to start anew."
+                                 : ", or choose another run.output to start anew (--resume never starts anew here: it "
+                                   "cuts the log off)."));
+}
+
+std::vector<std::string> overrides_to(const recipe::Recipe& before, const recipe::Recipe& now) {
+  std::vector<std::string> overrides;
+  for (const auto& [key, first, second] : changes_of_training(before, now))
+    if (!first.empty()) overrides.push_back(key + "=" + first);
+  return overrides;
 }
 
 recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found) {
@@ -134,10 +153,13 @@ recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found)
 }
 
 std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints) {
-  static constexpr std::array<std::pair<const char*, const char*>, 4> kSoft{{{"trainer", "version of the program"},
+  static constexpr std::array<std::pair<const char*, const char*>, 7> kSoft{{{"trainer", "version of the program"},
                                                                              {"torch", "LibTorch"},
                                                                              {"processor", "processor"},
-                                                                             {"devices", "devices"}}};
+                                                                             {"devices", "devices"},
+                                                                             {"cuda", "CUDA"},
+                                                                             {"processes", "processes"},
+                                                                             {"plugins", "plugins"}}};
   std::string text;
   for (const auto& [key, name] : kSoft) {
     const auto then = saved.manifest.fingerprints.find(key), now = fingerprints.find(key);
@@ -148,13 +170,15 @@ std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std:
 }
 
 void require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
-                          const recipe::Recipe& recipe) {
+                          const recipe::Recipe& recipe, const std::string& resume_with) {
   const auto require_same = [&](const std::string& key, const std::string& now, const std::string& what) {
     const auto it = saved.manifest.fingerprints.find(key);
-    if (it != saved.manifest.fingerprints.end() && it->second != now)
-      throw Error(ExitCode::bad_recipe, what + " are not those that the checkpoint " + saved.folder.string() +
-                                            " was trained on; put them back to go on exactly, or choose another "
-                                            "run.output to start anew");
+    if (it == saved.manifest.fingerprints.end() || it->second == now) return;
+    if (resume_with == "recipe")
+      return log_warning(what + " are not those that the checkpoint " + saved.folder.string() + " was trained on");
+    throw Error(ExitCode::bad_recipe, what + " are not those that the checkpoint " + saved.folder.string() +
+                                          " was trained on; put them back to go on exactly, or choose another "
+                                          "run.output to start anew");
   };
   for (const auto& [key, value] : fingerprints) {
     if (key == "data") require_same(key, value, "the pictures or captions");

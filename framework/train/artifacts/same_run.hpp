@@ -26,13 +26,17 @@ void require_resumable(const std::string& resume, const std::filesystem::path& f
                        const std::vector<int64_t>& steps);
 
 /// Throws Error (bad_recipe) listing the keys in which the recipe differs from that of `what`, see recipe_before,
-/// unless they change nothing of what is trained.
+/// unless they change nothing of what is trained. With `resume_with` "recipe" those of a checkpoint are a warning.
 void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const std::filesystem::path& folder,
-                         const std::string& what);
+                         const std::string& what, const std::string& resume_with = {});
 
-/// Throws Error (bad_recipe) when data, weights or weight formats are not those of the checkpoint.
+/// Overrides that give the recipe the checkpoint's values of these keys, see Request::overrides.
+std::vector<std::string> overrides_to(const recipe::Recipe& before, const recipe::Recipe& now);
+
+/// Throws Error (bad_recipe) when data, weights or weight formats are not those of the checkpoint; with `resume_with`
+/// "recipe" that is a warning.
 void require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
-                          const recipe::Recipe& recipe);
+                          const recipe::Recipe& recipe, const std::string& resume_with = {});
 
 /// A stored recipe, which is complete: `extends` in it is refused, so that it names no file. `found`: the components.
 /// Throws Error (bad_recipe).

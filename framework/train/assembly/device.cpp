@@ -49,18 +49,26 @@ const void*& cuda_library() {
   return library;
 }
 
+/// cudaDeviceProp begins with the name and the UUID (CUDA 10 to 13); its length is another in every version.
+struct alignas(64) Properties {
+  std::array<char, 256> name;
+  std::array<unsigned char, 16> uuid;
+  std::array<char, 16384> rest;
+};
+
+/// Of the device that this process calls `index`; null when CUDA does not tell.
+std::unique_ptr<Properties> properties_of(int index) {
+  if (cuda_library() == nullptr) return nullptr;
+  const auto get = plugin::find_function<int (*)(Properties*, int)>(cuda_library(), "cudaGetDeviceProperties");
+  auto properties = std::make_unique<Properties>();
+  if (get == nullptr || get(properties.get(), index) != 0) return nullptr;
+  return properties;
+}
+
 /// UUID of the device (or the MIG slice of one) that this process calls `index`; nothing when CUDA does not tell.
 std::optional<std::string> cuda_uuid(int index) {
-  // cudaDeviceProp begins with the name and the UUID (CUDA 10 to 13); its length is another in every version.
-  struct alignas(64) Properties {
-    std::array<char, 256> name;
-    std::array<unsigned char, 16> uuid;
-    std::array<char, 16384> rest;
-  };
-  if (cuda_library() == nullptr) return std::nullopt;
-  const auto get = plugin::find_function<int (*)(Properties*, int)>(cuda_library(), "cudaGetDeviceProperties");
-  const auto properties = std::make_unique<Properties>();
-  if (get == nullptr || get(properties.get(), index) != 0) return std::nullopt;
+  const auto properties = properties_of(index);
+  if (properties == nullptr) return std::nullopt;
   std::string text = "GPU-";
   for (const unsigned char byte : properties->uuid) {
     std::array<char, 3> digits{};
@@ -139,6 +147,25 @@ distributed::OpenLane open_nccl(const Request& request) {
     throw Error(ExitCode::unavailable, what + error.what() + advice);
   }
   throw Error(ExitCode::unavailable, what + request.nccl.string() + " has no trainer_nccl_lane" + advice);
+}
+
+std::string cuda_versions(std::span<const at::Device> devices) {
+  std::string text;
+  for (const at::Device& device : devices) {
+    if (!device.is_cuda()) continue;
+    if (text.empty())
+      for (const auto& [what, function] :
+           {std::pair{"runtime ", "cudaRuntimeGetVersion"}, {"driver ", "cudaDriverGetVersion"}}) {
+        int version = 0;
+        const auto get = plugin::find_function<int (*)(int*)>(cuda_library(), function);
+        if (get != nullptr && get(&version) == 0)
+          text += what + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + ", ";
+      }
+    const auto properties = properties_of(device.index());
+    text += (text.empty() || text.ends_with(", ") ? "" : ", ") +
+            (properties == nullptr ? device.str() : std::string(properties->name.data()));
+  }
+  return text;
 }
 
 std::vector<std::string> identities_of(std::span<const at::Device> devices) {

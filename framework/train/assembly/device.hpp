@@ -31,6 +31,10 @@ void open_devices(std::span<const at::Device> devices, const Request& request);
 /// opened.
 distributed::OpenLane open_nccl(const Request& request);
 
+/// Versions of CUDA's library and driver and the names of these devices; empty when none is of CUDA. What they compute
+/// may differ with each.
+std::string cuda_versions(std::span<const at::Device> devices);
+
 /// What tells the devices of a machine apart, whatever a process calls them: of CUDA devices (and their MIG slices) the
 /// driver's UUID. The host is not among them.
 std::vector<std::string> identities_of(std::span<const at::Device> devices);

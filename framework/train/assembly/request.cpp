@@ -9,6 +9,7 @@ Request parse_request(const std::string& text) {
   request.recipe = json.value("recipe", "");
   request.overrides = json.value("set", std::vector<std::string>{});
   request.resume = json.value("resume", "auto");
+  request.resume_with = json.value("resume_with", "");
   request.profile = json.value("profile", int64_t{0});
   request.file = json.value("file", "");
   request.strategy = json.value("strategy", "");

@@ -16,6 +16,7 @@ struct Request {
   std::string recipe;                  ///< recipe file, for the commands that take one
   std::vector<std::string> overrides;  ///< texts of --set
   std::string resume = "auto";         ///< auto, never, required or a checkpoint folder
+  std::string resume_with;             ///< whose word counts where they differ: "recipe", "checkpoint", "" for neither
   int64_t profile = 0;                 ///< of run: steps to profile
   std::string file;                    ///< of export, inspect and plugins check
   std::string strategy;                ///< of explain: a memory strategy
