@@ -15,7 +15,8 @@ class Plan(RunCase):
 
     def test_a_run_needs_what_was_foretold(self):
         run = self.folder / "run"
-        for strategies in ('[]', '["full_checkpointing"]', '["selective_checkpointing", "fp8_weight_only"]'):
+        for strategies in ('[]', '["full_checkpointing"]', '["selective_checkpointing", "fp8_weight_only"]',
+                           '["int8_w8a8", "full_checkpointing"]', '["fp8_w8a8"]'):
             pairs = (f"memory.strategies={strategies}", "run.steps=3", 'sample.prompts=["a fox"]')
             plan = self.plan(SMALL, *pairs)
             self.train(run / strategies, *pairs)
@@ -23,7 +24,7 @@ class Plan(RunCase):
             phases = {phase["name"]: phase["device"] for phase in plan["phases"]}
             self.assertEqual(phases["train"], plan["devices"][0]["total"])
             # The host's counter also holds the cached batches and whatever tables the program makes.
-            if "fp8" not in strategies:  # packing works on some rows at a time, 2 MB beside a model of 6
+            if "fp8" not in strategies and "int8" not in strategies:  # packing works on some rows at a time, 2 MB beside a model of 6
                 self.assertAlmostEqual(logged["peak_bytes_load"] / phases["load"], 1, delta=0.1)
             self.assertAlmostEqual(logged["peak_bytes"] / phases["train"], 1, delta=0.1)
             self.assertAlmostEqual(logged["peak_bytes_sample"] / phases["sample"], 1, delta=0.1)

@@ -135,7 +135,7 @@ def cases_of(machine, program, wanted):
 
 def matrix_items(machine):
     program = "tests/equivalence/equivalence_test"
-    cases = cases_of(machine, program, "All/Matrix.")
+    cases = cases_of(machine, program, ("All/Matrix.", "All/Rounding."))
     if machine.quick:
         cases = [case for case in cases if "CorrectnessAndParity" in case][:1]
     for begin in range(0, len(cases), CASES_A_CHUNK):
@@ -171,7 +171,7 @@ def bench_items(machine):
         yield item("a cut of klein4b", "--size", "klein4b", "--blocks", 1, "--heads", 1, "--height", 4, "--width", 4,
                    "--tokens", 8, "--pairs", 2, "--warmup", 1, "--rows", "full", seconds=60)
         return
-    rows = ["full", "none", "full+fp8"] + (["full+compile"] if machine.compares else [])
+    rows = ["full", "none", "full+fp8", "full+fp8w8a8", "full+int8w8a8"] + (["full+compile"] if machine.compares else [])
     for size in ("klein4b", "klein9b", "dev"):
         for resolution, batch in ((512, 1), (1024, 1), (512, 4), (1024, 4)):
             for row in rows if (resolution, batch) == (512, 1) else rows[:1]:

@@ -54,6 +54,16 @@ auto make(plugin::Loader& loader, const Parts& parts, const std::string& kind, c
   return made;
 }
 
+/// Names of memory strategies, sorted.
+std::vector<std::string> strategies_where(const plugin::Loader& loader,
+                                          const std::function<bool(const recipe::ComponentSchema&)>& wanted) {
+  std::vector<std::string> names;
+  for (const plugin::Manifest& manifest : loader.found().manifests)
+    if (manifest.schema.kind == "memory" && wanted(manifest.schema)) names.push_back(manifest.schema.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::vector<Linear> shared_layers(const train::Inventory& inventory, Model& model) {
   std::set<const LinearState*> inside;
   for (const Block* block : model.blocks())
@@ -180,11 +190,11 @@ std::vector<Setting> all_settings(const Subject& subject) {
 }
 
 std::vector<std::string> memory_strategies(const plugin::Loader& loader) {
-  std::vector<std::string> names;
-  for (const plugin::Manifest& manifest : loader.found().manifests)
-    if (manifest.schema.kind == "memory") names.push_back(manifest.schema.name);
-  std::sort(names.begin(), names.end());
-  return names;
+  return strategies_where(loader, [](const recipe::ComponentSchema& schema) { return schema.tolerance.rounding == 0; });
+}
+
+std::vector<std::string> rounding_strategies(const plugin::Loader& loader) {
+  return strategies_where(loader, [](const recipe::ComponentSchema& schema) { return schema.tolerance.rounding > 0; });
 }
 
 std::vector<std::string> own_strategies(const plugin::Loader& loader) {

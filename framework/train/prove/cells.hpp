@@ -53,9 +53,12 @@ inline void PrintTo(const Setting& setting, std::ostream* out) { *out << text_of
 /// {fp32, bf16} x Trained x {1, 3} micro-batches.
 std::vector<Setting> all_settings(const Subject& subject);
 
-/// Names of all memory strategies that the loader finds, sorted.
+/// Names of the memory strategies that the loader finds and that compute the same products as without them, sorted:
+/// they are combined with everything.
 std::vector<std::string> memory_strategies(const plugin::Loader& loader);
-/// Those that come with the program.
+/// The others, whose manifest declares `rounding`: held to a tolerance, combined with the former.
+std::vector<std::string> rounding_strategies(const plugin::Loader& loader);
+/// The former, those that come with the program.
 std::vector<std::string> own_strategies(const plugin::Loader& loader);
 /// Fresh strategies with the defaults of their manifests, but for `changes` (by strategy, options that differ).
 using Changes = std::map<std::string, Table>;

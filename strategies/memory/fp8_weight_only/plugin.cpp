@@ -4,12 +4,10 @@
 #include <trainer/sdk/names.hpp>
 #include <trainer/sdk/plugin.hpp>
 
-#include <algorithm>
-#include <array>
 #include <set>
-#include <utility>
 
 #include "fp8_weight.hpp"
+#include "layer_choice.hpp"
 #include "stored.hpp"
 
 namespace {
@@ -55,59 +53,37 @@ class KeepBlock final : public WeightResidency {
   bool packed_ = false, used_ = false;
 };
 
-/// The manifest's default for `exclude`: names of several families, of which a model has some.
-constexpr std::array kUsualExclusions{"*embed*", "*modulation*", "norm_out*", "proj_out*", "*time*"};
-
-/// Throws Error (bad_recipe) for a pattern that matches no layer of the file, unless it is a usual one.
-void require_matches(const std::vector<std::string>& patterns, const WeightSource& source) {
-  constexpr std::string_view kEnding = ".weight";
-  std::vector<std::string> layers;
-  for (const std::string& name : source.names())
-    if (name.ends_with(kEnding)) layers.push_back(name.substr(0, name.size() - kEnding.size()));
-  for (const std::string& pattern : patterns) {
-    const auto matches = [&](const std::string& layer) { return matches_glob(pattern, layer); };
-    if (std::find(kUsualExclusions.begin(), kUsualExclusions.end(), pattern) != kUsualExclusions.end() ||
-        std::any_of(layers.begin(), layers.end(), matches))
-      continue;
-    throw Error(ExitCode::bad_recipe, "memory.fp8_weight_only.exclude: \"" + pattern +
-                                          "\" matches no layer of this model" + did_you_mean(pattern, layers) +
-                                          "; `trainer inspect` lists their names, * stands for any letters");
-  }
-}
-
 class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
  public:
   explicit Fp8WeightOnly(const Options& options)
       : granularity_(fp8::granularity_from(options.get<std::string>("granularity"))),
         keep_block_(options.get<std::string>("keep") == "block"),
-        exclude_(options.list<std::string>("exclude")) {}
+        layers_("fp8_weight_only", options.list<std::string>("exclude")) {}
   WeightFormat* weight_format() override { return this; }
   WeightResidency* weight_residency() override { return keep_block_ ? &residency_ : nullptr; }
 
   std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
                                      at::ScalarType) override {
     if (linear.in == 0 || linear.out == 0) return nullptr;
-    if (!std::exchange(exclude_checked_, true)) require_matches(exclude_, source);
+    layers_.require_matches(source);
     if (std::optional<fp8::Packed> stored = fp8::stored_fp8(source, name))
       return std::make_unique<fp8::Fp8Weight>(std::move(*stored));
-    for (const std::string& pattern : exclude_)
-      if (matches_glob(pattern, linear.name)) return nullptr;
+    if (layers_.excludes(linear.name)) return nullptr;
     if (const at::ScalarType stored = source.find(name)->dtype; !c10::isFloatingType(stored))
       throw Error(ExitCode::bad_input, source.describe() + ": tensor " + quote_name(name) + " is " +
                                            c10::toString(stored) + "; fp8_weight_only packs floating-point weights");
     return std::make_unique<fp8::Fp8Weight>(fp8::quantize(source.read(name), granularity_, name));
   }
   int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
-    for (const std::string& pattern : exclude_)
-      if (matches_glob(pattern, linear.name)) return WeightFormat::bytes(linear, compute);
+    if (layers_.excludes(linear.name)) return WeightFormat::bytes(linear, compute);
     return linear.out * linear.in + fp8::scale_count(granularity_, linear.out, linear.in) * kScaleBytes;
   }
 
  private:
   static constexpr int64_t kScaleBytes = 4;  // fp32
   fp8::Granularity granularity_;
-  bool keep_block_, exclude_checked_ = false;
-  std::vector<std::string> exclude_;
+  bool keep_block_;
+  fp8::LayerChoice layers_;
   KeepBlock residency_;
 };
 

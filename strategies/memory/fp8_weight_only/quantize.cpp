@@ -35,15 +35,9 @@ at::Tensor largest(const at::Tensor& values, const std::string& name) {
   if (!at::isfinite(amax).all().item<bool>())
     throw Error(ExitCode::bad_input,
                 "tensor " + quote_name(name) +
-                    " holds NaN, infinity or numbers beyond fp32: it cannot be packed into fp8; the file is damaged",
+                    " holds NaN, infinity or numbers beyond fp32: it cannot be packed into 8 bits; the file is damaged",
                 "FP8_NOT_FINITE");
   return amax;
-}
-
-at::Tensor scale_for(const at::Tensor& amax) {
-  // A scale below the normal range would lose digits or become 0.
-  const at::Tensor scale = (amax / kLargest).clamp_min(std::numeric_limits<float>::min());
-  return at::where(amax == 0, at::full({}, 1.0F), scale);
 }
 
 }  // namespace
@@ -56,15 +50,23 @@ Granularity granularity_from(const std::string& text) {
               "memory.fp8_weight_only.granularity: \"" + text + "\" is none of channel, tensor, block");
 }
 
+float largest_of(Code code) { return code == Code::e4m3 ? 448 : 127; }
+
+at::Tensor scale_for(const at::Tensor& amax, Code code) {
+  // A scale below the normal range would lose digits or become 0.
+  const at::Tensor scale = (amax / largest_of(code)).clamp_min(std::numeric_limits<float>::min());
+  return at::where(amax == 0, at::full({}, 1.0F), scale);
+}
+
 int64_t scale_count(Granularity granularity, int64_t out, int64_t in) {
   if (granularity == Granularity::tensor) return 1;
   return granularity == Granularity::block && in % kBlock == 0 ? out * (in / kBlock) : out;
 }
 
-Packed quantize(const at::Tensor& weight, Granularity granularity, const std::string& name) {
+Packed quantize(const at::Tensor& weight, Granularity granularity, const std::string& name, Code code) {
   const int64_t out = weight.size(0), in = weight.size(1);
   Packed packed;
-  packed.values = at::empty({out, in}, weight.options().dtype(at::kFloat8_e4m3fn));
+  packed.values = at::empty({out, in}, weight.options().dtype(code == Code::e4m3 ? at::kFloat8_e4m3fn : at::kChar));
   packed.column_block = granularity == Granularity::block && in % kBlock == 0 ? kBlock : in;
   const int64_t columns = in / packed.column_block;
   if (weight.is_meta()) {  // a dry run: shapes are all there is
@@ -77,7 +79,7 @@ Packed quantize(const at::Tensor& weight, Granularity granularity, const std::st
     for_each_rows(weight, [&](int64_t, const at::Tensor& rows) {
       amax = at::maximum(amax, largest(rows.reshape({1, -1}), name));
     });
-    packed.scale = scale_for(amax);
+    packed.scale = scale_for(amax, code);
   } else {
     packed.scale = at::empty({out, columns}, weight.options().dtype(at::kFloat));
   }
@@ -86,15 +88,19 @@ Packed quantize(const at::Tensor& weight, Granularity granularity, const std::st
     const at::Tensor groups = rows.view({count, columns, packed.column_block});
     at::Tensor scale = packed.scale;
     if (granularity != Granularity::tensor) {
-      scale = scale_for(largest(groups, name)).squeeze(2);
+      scale = scale_for(largest(groups, name), code).squeeze(2);
       packed.scale.narrow(0, begin, count).copy_(scale);
     }
-    packed.values.narrow(0, begin, count).copy_(saturated_cast(groups / scale.unsqueeze(2)).view({count, in}));
+    packed.values.narrow(0, begin, count).copy_(saturated_cast(groups / scale.unsqueeze(2), code).view({count, in}));
   });
   return packed;
 }
 
-at::Tensor saturated_cast(at::Tensor numbers) { return numbers.clamp_(-kLargest, kLargest).to(at::kFloat8_e4m3fn); }
+at::Tensor saturated_cast(at::Tensor numbers, Code code) {
+  const float largest = largest_of(code);
+  if (code == Code::int8) return numbers.round_().clamp_(-largest, largest).to(at::kChar);
+  return numbers.clamp_(-largest, largest).to(at::kFloat8_e4m3fn);
+}
 
 void require_finite(const at::Tensor& matrix, const std::string& name) {
   if (matrix.is_meta()) return;

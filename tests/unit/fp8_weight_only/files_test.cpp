@@ -67,6 +67,27 @@ class Fp8Files : public ::testing::Test {
       std::filesystem::path(::testing::TempDir()) / ("fp8_files_" + std::to_string(getpid()));
 };
 
+/// Products in e4m3 take the file's weights as they are, with scales of a channel or finer; those in integers would
+/// round them twice.
+TEST_F(Fp8Files, ProductsIn8Bits) {
+  const auto with = [&](const std::string& name) {
+    return Setting{.fp8 = testing::options_of("memory", name).values(), .files = folder_, .packing = name};
+  };
+  for (const Granularity granularity : {Granularity::channel, Granularity::block}) {
+    write(granularity, "scale_weight",
+          [&](const at::Tensor& scale) { return granularity == Granularity::block ? scale.unsqueeze(2) : scale; });
+    train::LoadedModel loaded = open_model(with("fp8_w8a8")),
+                       expanded = open_model({.fp8 = fp8_options(), .files = folder_});
+    const at::Tensor got = testing::run(loaded).output, expected = testing::run(expanded).output;
+    EXPECT_LE(test::l2_error(got, expected), 0.03);
+    // Blocks of scales lie within the sum of the product: where all inputs are multiples of 64 these are expanded.
+    EXPECT_EQ(loaded.inventory.packed_layers, expanded.inventory.packed_layers);
+    const std::string text = refusal(with("int8_w8a8"));
+    EXPECT_TRUE(text.starts_with("MODEL_SCALES ")) << text;
+    EXPECT_NE(text.find("this file is for fp8_w8a8 or fp8_weight_only"), std::string::npos) << text;
+  }
+}
+
 /// Whatever the strategy's own granularity and exclusions: the file's weights count.
 TEST_F(Fp8Files, EqualTheStrategyOnTheOriginal) {
   struct Case {

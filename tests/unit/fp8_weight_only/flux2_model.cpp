@@ -38,7 +38,7 @@ Table fp8_options(const Table& changes) { return options_of("memory", "fp8_weigh
 train::LoadedModel open_model(const Setting& setting) {
   train::LoadedModel loaded;
   std::vector<train::MemoryStack::Named> strategies;
-  if (setting.fp8) strategies.push_back({"fp8_weight_only", make_strategy("fp8_weight_only", *setting.fp8)});
+  if (setting.fp8) strategies.push_back({setting.packing, make_strategy(setting.packing, *setting.fp8)});
   if (setting.recompute) strategies.push_back({"full_checkpointing", make_strategy("full_checkpointing")});
   loaded.memory = train::MemoryStack(std::move(strategies));
   built_plugins().require("model", "flux2");

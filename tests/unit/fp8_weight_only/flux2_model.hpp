@@ -26,6 +26,7 @@ struct Setting {
   std::optional<Table> fp8 = {};  ///< options, or no packing
   bool recompute = false;         ///< with full_checkpointing
   std::filesystem::path files = quickstart_transformer();
+  std::string packing = "fp8_weight_only";  ///< what `fp8` are the options of
 };
 
 /// With LoRA of rank 16 on the default targets, both of its matrices filled with numbers.

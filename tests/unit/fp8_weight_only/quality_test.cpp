@@ -23,7 +23,12 @@ struct Row {
 
 train::LoadedModel model_of(const Row& row) {
   testing::Setting setting{.dtype = row.compute};
-  if (row.weights != "dense") setting.fp8 = testing::fp8_options({{"granularity", {row.weights}}});
+  if (row.weights.ends_with("w8a8")) {
+    setting.packing = row.weights;
+    setting.fp8 = testing::options_of("memory", row.weights).values();
+  } else if (row.weights != "dense") {
+    setting.fp8 = testing::fp8_options({{"granularity", {row.weights}}});
+  }
   return testing::open_model(setting);
 }
 
@@ -46,7 +51,11 @@ TEST(Quality, OfOutputAndLoraGradients) {
                         Row{"block", at::kFloat, {0.0254, 0.0095, 0.0109, 0.0384, 0.0383}},
                         Row{"tensor", at::kBFloat16, {0.0265, 0.0110, 0.0107, 0.0380, 0.0381}},
                         Row{"channel", at::kBFloat16, {0.0262, 0.0116, 0.0117, 0.0367, 0.0369}},
-                        Row{"block", at::kBFloat16, {0.0254, 0.0112, 0.0109, 0.0393, 0.0387}}};
+                        Row{"block", at::kBFloat16, {0.0254, 0.0112, 0.0109, 0.0393, 0.0387}},
+                        Row{"fp8_w8a8", at::kFloat, {0.0262, 0.0141, 0.0152, 0.0406, 0.0409}},
+                        Row{"fp8_w8a8", at::kBFloat16, {0.0262, 0.0156, 0.0153, 0.0412, 0.0410}},
+                        Row{"int8_w8a8", at::kFloat, {0.0062, 0.0057, 0.0081, 0.0119, 0.0133}},
+                        Row{"int8_w8a8", at::kBFloat16, {0.0062, 0.0078, 0.0073, 0.0135, 0.0132}}};
   train::LoadedModel fp32_model = model_of(rows[0]), bf16_model = model_of(rows[1]);
   const Result fp32 = testing::run(fp32_model), bf16 = testing::run(bf16_model);
   const at::Tensor fp32_gradients = testing::joined(fp32.gradients), bf16_gradients = testing::joined(bf16.gradients);

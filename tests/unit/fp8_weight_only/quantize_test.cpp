@@ -120,7 +120,7 @@ TEST(Quantize, RefusesWhatIsNotFinite) {
         EXPECT_EQ(error.code(), "FP8_NOT_FINITE");
         EXPECT_EQ(std::string(error.what()),
                   "tensor \"blocks.0.up.weight\" holds NaN, infinity or numbers beyond fp32: it cannot be packed into "
-                  "fp8; the file is damaged");
+                  "8 bits; the file is damaged");
       }
     }
   }

@@ -1,0 +1,29 @@
+/// @file Matrix products of 8-bit numbers: rows of activations or gradients made into them on the fly, and what
+/// LibTorch multiplies them with.
+#pragma once
+
+#include <fp8_weight_only/quantize.hpp>
+
+namespace trainer::w8a8 {
+
+using fp8::Code;
+
+/// Numbers [M, K] = values * scale.
+struct Rows {
+  at::Tensor values;  ///< [M, K], Float8_e4m3fn or Char
+  at::Tensor scale;   ///< [M, 1] fp32
+};
+
+/// Each row of a floating matrix with a scale of its own, the largest of it over the code's largest (1 for rows of
+/// zeros): a row's result depends on no other row. A row with NaN or infinity stays one without finite products.
+Rows quantize_rows(const at::Tensor& matrix, Code code);
+
+/// Whether a weight [out, in] can take part in `product` in both directions: the libraries want multiples of 8 (int8)
+/// or 16 (fp8).
+bool fits(int64_t out, int64_t in, Code code);
+
+/// a [M, K] b [K, N] -> [M, N] fp32, as if summed exactly: int8 in int32, fp8 in fp32. `b` may be any view of a dense
+/// matrix. Few rows are filled up with zeros (CUDA's int8 product wants more than 16). On the meta device: the shape.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace trainer::w8a8

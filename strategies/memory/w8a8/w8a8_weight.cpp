@@ -1,0 +1,41 @@
+/// @file See w8a8_weight.hpp.
+#include "w8a8_weight.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/mm.h>
+
+#include <fp8_weight_only/dequantize.hpp>
+#include <utility>
+
+namespace trainer::w8a8 {
+
+W8A8Weight::W8A8Weight(fp8::Packed packed)
+    : packed_(std::move(packed)), code_(packed_.values.scalar_type() == at::kChar ? Code::int8 : Code::e4m3) {
+  in_8_bits_ = packed_.scale.size(1) == 1 && packed_.values.scalar_type() != at::kFloat8_e5m2 &&
+               fits(packed_.values.size(0), packed_.values.size(1), code_);
+}
+
+at::Tensor W8A8Weight::matmul(const at::Tensor& x) const {
+  if (!in_8_bits_) return at::mm(x, dense(x.scalar_type()).t());
+  const Rows rows = quantize_rows(x, code_);
+  return product(rows.values, packed_.values.t()).mul_(rows.scale).mul_(packed_.scale.t()).to(x.scalar_type());
+}
+
+at::Tensor W8A8Weight::grad_input(const at::Tensor& g) const {
+  if (!in_8_bits_) return at::mm(g, dense(g.scalar_type()));
+  const Rows rows = quantize_rows(g * packed_.scale.t(), code_);
+  return product(rows.values, packed_.values).mul_(rows.scale).to(g.scalar_type());
+}
+
+at::Tensor W8A8Weight::dense(at::ScalarType dtype) const {
+  return code_ == Code::int8 ? fp8::dequantize_by_operators(packed_, dtype) : fp8::dequantize(packed_, dtype);
+}
+
+int64_t W8A8Weight::bytes() const { return static_cast<int64_t>(packed_.values.nbytes() + packed_.scale.nbytes()); }
+
+void W8A8Weight::to(at::Device device) {
+  packed_.values = packed_.values.to(device);
+  packed_.scale = packed_.scale.to(device);
+}
+
+}  // namespace trainer::w8a8
