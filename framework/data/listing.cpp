@@ -170,6 +170,7 @@ class Lister {
     const fs::path home = metadata.has_parent_path() ? metadata.parent_path() : fs::path(".");
     std::error_code error;
     const fs::path home_root = fs::canonical(home, error);
+    std::map<fs::path, std::size_t> lines;
     for (const MetadataRow& row : read_metadata(metadata)) {
       const fs::path line = metadata.string() + ":" + std::to_string(row.line);
       if (!row.problem.empty()) {
@@ -182,6 +183,10 @@ class Lister {
       if (!fs::exists(file, error)) file = fs::path(source_.folder) / row.image;
       const bool there = fs::exists(file, error);
       if (there && (lies_in(file, home_root) || lies_in(file, root_))) {
+        const auto [first, fresh] = lines.try_emplace(fs::canonical(file, error), row.line);
+        if (!fresh)
+          notes_.push_back(line.string() + ": " + row.image + " is named in line " + std::to_string(first->second) +
+                           ", too; it is trained with each of the captions");
         add(file, row.caption, "in " + line.string(), "no caption in " + line.string());
       } else {
         ++pictures_;

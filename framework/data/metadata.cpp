@@ -140,6 +140,11 @@ std::size_t column(std::span<const std::string> columns, std::span<const char* c
   return std::string::npos;
 }
 
+template <typename Names>
+bool one_of(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 std::vector<MetadataRow> read_csv(std::string_view text) {
   CsvReader reader(text);
   const std::vector<std::string> columns = reader.next();
@@ -150,6 +155,13 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
                 "image_path, path; it has " +
                     joined(columns));
   }
+  // As of equal keys in JSON, only one of two columns could be read, and nothing would tell which.
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    if (const std::string& name = columns[i];
+        (one_of(kImageColumns, name) || one_of(kCaptionColumns, name)) &&
+        std::find(columns.begin(), columns.begin() + static_cast<std::ptrdiff_t>(i), name) !=
+            columns.begin() + static_cast<std::ptrdiff_t>(i))
+      throw Error(ExitCode::bad_input, "the first line names the column \"" + name + "\" twice");
   std::vector<MetadataRow> rows;
   while (!reader.done()) {
     MetadataRow row{reader.line(), {}, {}, {}};

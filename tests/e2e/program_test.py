@@ -206,6 +206,9 @@ class Inspect(RunCase):
         self.assertEqual((lora["what"], lora["format"]), ('LoRA for FLUX.2 (model plugin "flux2")', "diffusers"))
         self.assertIn("ComfyUI", lora["read_by"])
         checkpoint = self.inspect(run / "ckpt/step-0000000002")
+        self.assertTrue(checkpoint["finite"])
+        self.assertEqual(len(checkpoint["names"]), checkpoint["tensors"])
+        self.assertRegex(checkpoint["names"][-1], r"^param\.\S+  F32 192 x 4$")
         self.assertEqual((checkpoint["what"], checkpoint["step"], checkpoint["whole"]), ("checkpoint", 2, True))
         file = run / "ckpt/step-0000000002/state.json"
         file.write_bytes(file.read_bytes()[:-1])

@@ -143,6 +143,17 @@ Json inspect_checkpoint(const fs::path& folder) {
             {"tensors", loaded.content.tensors.size()},
             {"whole", true}};
   json["fingerprints"] = loaded.manifest.fingerprints;
+  Json names = Json::array(), bad = Json::array();
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : loaded.content.tensors) {
+    names.push_back(name + "  " + dtype_text(tensor.scalar_type()) + " " + shape_text(tensor.sizes().vec()));
+    bytes += static_cast<int64_t>(tensor.nbytes());
+    if (!weights::all_finite(tensor)) bad.push_back(name);
+  }
+  json["bytes"] = bytes;
+  json["finite"] = bad.empty();
+  if (!bad.empty()) json["not_finite"] = std::move(bad);
+  json["names"] = std::move(names);
   return json;
 }
 

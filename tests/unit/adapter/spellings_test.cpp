@@ -100,6 +100,25 @@ TEST_F(Spellings, RefusesWhatItCannotUseAndSaysWhy) {
   expect({{"transformer.x_embedder.dora_scale", ones(4, 3)}}, "LORA_KEYS", "belongs to a DoRA");
   expect({{"transformer.transformer_blocks.0.attn.to_q.alpha", at::full({}, 0, at::kFloat)}}, "LORA_KEYS",
          "no positive number");
+  expect({{"transformer.transformer_blocks.0.attn.to_q.alpha", at::full({}, INFINITY, at::kFloat)}}, "LORA_KEYS",
+         "no positive number");
+  expect({{"transformer.transformer_blocks.0.attn.to_q.lora_down.weight", ones(4, 3)}}, "LORA_KEYS",
+         "is there twice, spelled differently");
+  expect({{"transformer.transformer_blocks.0.attn.to_q.lora_A.weight", ones(4, 3).to(at::kLong)}}, "LORA_KEYS",
+         "does not hold numbers with a point");
+  expect({{"transformer.transformer_blocks.0.attn.to_k.lora_B.weight", ones(6, 4)}}, "LORA_KEYS",
+         "only one of its two matrices");
+  const auto pair = [](const at::Tensor& down, const at::Tensor& up) {
+    const std::string other = "transformer.transformer_blocks.1.attn.to_q";
+    return NamedTensors{{other + ".lora_A.weight", down}, {other + ".lora_B.weight", up}};
+  };
+  expect(pair(at::ones({4, 3, 1}, at::kFloat), ones(6, 4)), "LORA_KEYS", "are no low-rank pair");
+  expect(pair(ones(4, 3), at::ones({6, 4, 1}, at::kFloat)), "LORA_KEYS", "are no low-rank pair");
+  EXPECT_NE(refusal(raw({{"diffusion_model.double_blocks.0.img_attn.qkv.lora_A.weight", ones(4, 3)},
+                         {"diffusion_model.double_blocks.0.img_attn.qkv.lora_B.weight", ones(7, 4)}}))
+                .find("are no low-rank pair"),
+            std::string::npos)
+      << "7 rows are no three parts";
   expect({{"something.else", ones(1, 1)}}, "LORA_KEYS", "is no part of a LoRA");
   const std::string layer = "transformer.transformer_blocks.0.attn.to_q";
   const auto last = [](int64_t rows, int64_t columns, double value) {
@@ -143,11 +162,17 @@ TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
            {R"({"lora_alpha": 8, "r": "4"})", "no whole number above 0"},
            {R"({"lora_alpha": 8, "r": 4.5})", "no whole number above 0"},
            {R"({"lora_alpha": 8, "r": 0})", "no whole number above 0"},
+           {R"({"lora_alpha": 8, "r": 1000000000000})", "no whole number above 0"},
+           {R"({"alpha_pattern": {"^to_q": 2}})", "no regular expressions"},
            {R"({"lora_alpha": 8, "r": 4, "rank_pattern": 3})", "rank_pattern that is no object"}})
     EXPECT_NE(refusal_of(config).find(text), std::string::npos) << config << ": " << refusal_of(config);
   for (const char* config : {R"({"lora_alpha": null, "r": null})", R"({"lora_alpha": 8, "transformer.lora_alpha": 8})",
                              R"({"lora_alpha": 0.5, "r": 8, "rank_pattern": {"to_q": 4}})"})
     EXPECT_EQ(refusal_of(config), "accepted") << config;
+  for (const char* scale : {"inf", "nan", "0", "-2", "1x", ""})
+    EXPECT_NE(refusal(raw(good, {{"trainer.folded_scale", scale}})).find("folded_scale is no positive number"),
+              std::string::npos)
+        << scale;
   for (const auto& [rows, columns] : {std::pair{0, 6}, std::pair{3, 0}})
     EXPECT_NE(refusal(raw({{q + ".lora_A.weight", ones(4, rows)}, {q + ".lora_B.weight", ones(columns, 4)}}))
                   .find("are no low-rank pair"),

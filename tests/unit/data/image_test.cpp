@@ -141,6 +141,17 @@ TEST_F(ImageTest, AJpegOfTooManyScansIsRefusedBeforeItIsDecoded) {
   EXPECT_EQ(read_image_header(std::string_view(bytes.substr(0, 2) + comment + bytes.substr(2))).width, 48);
 }
 
+TEST_F(ImageTest, SizesThatNoPictureHasAreNotMade) {
+  const std::string bytes = read_image_file(fixture("quad.png"));
+  for (const auto& [width, height] : {std::pair{0, 16}, {16, 0}, {-16, 16}, {16, -16}, {32769, 16}, {16, 32769}}) {
+    EXPECT_NE(message_of([&] { decode_image(bytes, width, height); }).find("pixels was asked for"), std::string::npos);
+  }
+  for (const auto& [width, height] : {std::pair{0, 0}, {0, 1}, {1, 0}, {-1, -1}, {1, 2}}) {
+    const std::vector<uint8_t> rgb(static_cast<std::size_t>(width == -1 ? 3 : 0));
+    EXPECT_NE(message_of([&] { encode_png(rgb, width, height); }).find("pixels was asked for"), std::string::npos);
+  }
+}
+
 TEST_F(ImageTest, TruncatedPicturesAreRefusedWhole) {
   for (const char* name : {"truncated.jpg", "truncated.png"}) {
     EXPECT_EQ(read_image_header(fixture(name)).width, 48) << name;  // the header alone is in order

@@ -45,6 +45,15 @@ TEST(Metadata, BadJsonLinesAreNamedAndTheOthersRead) {
                   "7 !is nested too deeply", "8 !names no picture (\"image\" is empty)", "9 z.png|z"}));
 }
 
+TEST(Metadata, ALineHasItsLimit) {
+  const auto line = [](std::size_t bytes) {
+    const std::string head = "{\"image\": \"a.png\", \"x\": \"", tail = "\"}";
+    return head + std::string(bytes - head.size() - tail.size(), 'x') + tail;
+  };
+  EXPECT_EQ(rows_of("m.jsonl", line(std::size_t{1} << 20)), (Rows{"1 a.png|(none)"}));
+  EXPECT_EQ(rows_of("m.jsonl", line((std::size_t{1} << 20) + 1)), (Rows{"1 !is longer than 1 MiB"}));
+}
+
 TEST(Metadata, CsvWithQuotes) {
   EXPECT_EQ(rows_of("m.csv",
                     "id,file_name,prompt\r\n1,a.png,\"a \"\"red\"\" fox, sitting\"\r\n\r\n"
@@ -60,6 +69,10 @@ TEST(Metadata, WhatSpoilsTheFileIsAnError) {
             "path; it has name, caption");
   EXPECT_EQ(refusal("m.csv", "image,caption\na,\"b\nc\n"), "metadata m.csv: line 2: a quote is never closed");
   EXPECT_EQ(refusal("m.jsonl", "{}\n{\"image\": \"\xFF\"}"), "metadata m.jsonl: is not UTF-8 in line 2");
+  for (const char* name : {"image", "caption"})
+    EXPECT_EQ(refusal("m.csv", "caption,image," + std::string(name) + "\na,b,c\n"),
+              "metadata m.csv: the first line names the column \"" + std::string(name) + "\" twice");
+  EXPECT_EQ(rows_of("m.csv", "image,id,id,caption\na.png,1,2,x\n"), (Rows{"2 a.png|x"})) << "what is not read may be";
   EXPECT_EQ(refusal("m.json", "{}"), "metadata m.json: only .jsonl and .csv files are read");
 }
 

@@ -141,6 +141,14 @@ TEST_F(SourceTest, MetadataFiles) {
                 "{\"image_path\": \"img/a.png\", \"caption\": \"first\\r\\n\"}\n");
   source_.metadata = (folder_ / "list.jsonl").string();
   EXPECT_EQ(samples(), (Names{"img/b.jpg|second", "img/a.png|first"}));
+  EXPECT_TRUE(scanned().notes.empty());
+  folder_.write("list.jsonl",
+                "{\"image_path\": \"img/a.png\", \"caption\": \"one\"}\n"
+                "{\"image_path\": \"img/../img/a.png\", \"caption\": \"two\"}\n");
+  EXPECT_EQ(samples(), (Names{"img/a.png|one", "img/../img/a.png|two"}));
+  EXPECT_EQ(scanned().notes, (Names{(folder_ / "list.jsonl").string() +
+                                    ":2: img/../img/a.png is named in line 1, too; it is trained with each of the "
+                                    "captions"}));
   folder_.write("list.jsonl",
                 "{\"image_path\": \"img/a.png\", \"caption\": \"first\"}\n{\"image_path\": \"img/c.png\"}\n"
                 "{\"image_path\": \"/etc/passwd\", \"caption\": \"x\"}\n{\"image_path\": \"img/b.jpg\"}\n");
