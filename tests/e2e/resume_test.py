@@ -62,8 +62,8 @@ class Interrupted(InterruptedCase):
 
     def test_second_ctrl_c_ends_at_once(self):
         run = self.folder / "run"
-        # A step of seconds: both signals come before its end, when the first would save and end with 75.
-        process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=256, train__micro_batch_size=64))
+        # A step of a second or more: both signals come before its end, when the first would save and end with 75.
+        process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=64, train__micro_batch_size=64))
         self.wait_for_steps(process, run, 1)
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
