@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -116,6 +117,7 @@ class Counts:
         self.passed = self.failed = self.skipped = 0
         self.times = []     # (seconds, name)
         self.failures = []  # names
+        self.reasons = []   # of what was skipped: "name: why"
 
     def add(self, state, name, seconds):
         setattr(self, state, getattr(self, state) + 1)
@@ -132,7 +134,11 @@ def count_gtest(counts, test, program, file):
             if case.get("status") == "notrun":  # disabled or filtered out
                 continue
             bad = case.find("failure") is not None or case.find("error") is not None
-            skipped = case.find("skipped") is not None or case.get("result") == "skipped"
+            mark = case.find("skipped")
+            skipped = mark is not None or case.get("result") == "skipped"
+            if skipped and not bad:
+                why = (mark.get("message") or "").strip().splitlines() if mark is not None else []
+                counts.reasons.append(f"{test['name']}: {case.get('classname')}.{case.get('name')}: {why[-1] if why else 'no reason given'}")
             state = "failed" if bad else "skipped" if skipped else "passed"
             cases.append((state, f"{test['name']}: {case.get('classname')}.{case.get('name')}", float(case.get("time", 0))))
     for case in cases:
@@ -160,7 +166,13 @@ def count(tests, build):
             count_gtest(counts, test, program, result_file(test, build))
         else:
             state = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(program["result"], "failed")
+            skipped = re.findall(r"^SKIPPED (.*)$", program.get("stdout") or "", re.M)
+            counts.reasons += [f"{test['name']}: {line}" for line in skipped]
             counts.add(state, test["name"], program["duration"])
+            if state == "passed":  # its other cases ran
+                counts.skipped += len(skipped)
+            elif state == "skipped" and not skipped:
+                counts.reasons.append(f"{test['name']}: no reason given")
     return counts
 
 
@@ -226,6 +238,8 @@ def main():
     report_slow_compiles(build)
     for name in counts.failures:
         print(f"FAILED {name}")
+    for reason in counts.reasons:
+        print(f"SKIPPED {reason}")
     if counts.skipped:
         print(f"{counts.skipped} skipped")
     print(f"{counts.passed} passed, {counts.failed} failed")

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from program import PROGRAM, RunCase, environment, log_lines
+from program import PROGRAM, RunCase, environment, log_lines, main
 
 IO_ERROR = 74
 MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$2" && echo ready && exec sleep 300'
@@ -112,4 +112,4 @@ class FullDisk(RunCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -6,7 +6,7 @@ import os
 import resource
 import unittest
 
-from program import Case, QUICKSTART, SMALL, MODEL, TIMEOUT, read_header, settings, write_safetensors
+from program import MODEL, QUICKSTART, SMALL, TIMEOUT, Case, main, read_header, settings, write_safetensors
 
 USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, LOCKED, BAD_RECIPE, OUT_OF_MEMORY = 2, 65, 66, 69, 77, 78, 80
 
@@ -419,4 +419,4 @@ class Devices(Case):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -36,6 +36,14 @@ class Installed(RunCase):
         report = json.loads(self.program("--json", "doctor").out)
         return pathlib.Path(report["libtorch"])
 
+    def test_nccl_is_there_where_its_headers_are(self):
+        """Also when they were fetched after the first configuration, which had none."""
+        places = [self.libtorch().parent / "nvidia", pathlib.Path("/usr")]
+        have = [any((place / part / "include" / header).exists() for place in places for part in ("nccl", "cu13", "."))
+                for header in ("nccl.h", "cuda_runtime_api.h")]
+        if all(have):
+            self.assertTrue((pathlib.Path(BUILD) / "framework/distributed/libtrainer_nccl.so").exists())
+
     def test_trains_from_anywhere(self):
         torch = self.libtorch()
         program = str(self.install())

@@ -11,7 +11,7 @@ import sys
 import time
 import unittest
 
-from program import PROGRAM, QUICKSTART, environment, settings
+from program import PROGRAM, QUICKSTART, environment, main, settings
 from ranks import RanksCase, free_port
 
 STEPS = 24
@@ -31,9 +31,16 @@ def wheel_torchrun():
     return [sys.executable, "-m", "torch.distributed.run"], env
 
 
+def interop_torchrun():
+    """That of the Python that the suite "interop" makes, torch for the CPU in it (tests/interop/environment.py)."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "trainer"
+    made = [folder.parent / "bin/torchrun" for folder in cache.glob("interop-venv-*/complete")]
+    return next((str(path) for path in sorted(made) if path.exists()), None)
+
+
 def find_torchrun():
-    """(command, variables), or (None, reason): TRAINER_TORCHRUN, that of PATH, that of the torch wheel."""
-    named = os.environ.get("TRAINER_TORCHRUN") or shutil.which("torchrun")
+    """(command, variables), or (None, reason): TRAINER_TORCHRUN, that of PATH, of the interop suite, of the torch wheel."""
+    named = os.environ.get("TRAINER_TORCHRUN") or shutil.which("torchrun") or interop_torchrun()
     return ([named], {}) if named else wheel_torchrun()
 
 
@@ -49,7 +56,7 @@ class Torchrun(RanksCase):
     def setUpClass(cls):
         cls.torchrun, cls.variables = find_torchrun()
         if cls.torchrun is None:
-            raise unittest.SkipTest(f"no torchrun: {cls.variables}; name one in TRAINER_TORCHRUN")
+            raise unittest.SkipTest(f"no torchrun: {cls.variables}; name one in TRAINER_TORCHRUN, or run tools/test --suite interop once")
         super().setUpClass()
 
     def quickstart(self, run, **more):
@@ -112,4 +119,4 @@ class Torchrun(RanksCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -44,20 +44,22 @@ class InFolder(unittest.TestCase):
 class Counting(InFolder):
     """run_tests.count on results made up here."""
 
-    def count(self, programs, tests, results=None):
-        """programs: name -> Meson's result; tests: name -> protocol; results: name -> cases in its XML."""
+    def count(self, programs, tests, results=None, said=None):
+        """programs: name -> Meson's result; tests: name -> protocol; results: name -> cases in its XML; said: name ->
+        its stdout."""
         self.write("meson-logs/testlog.json", "".join(
-            json.dumps({"name": f"trainer:unit / {name}", "result": result, "duration": 1.0}) + "\n"
-            for name, result in programs.items()))
+            json.dumps({"name": f"trainer:unit / {name}", "result": result, "duration": 1.0, "stdout": (said or {}).get(name)})
+            + "\n" for name, result in programs.items()))
         for name, cases in (results or {}).items():
             self.write(f"{name}.xml", f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
         counts = load("run_tests").count(
             [{"name": name, "protocol": protocol, "workdir": None} for name, protocol in tests.items()], self.folder)
+        self.reasons = counts.reasons
         return counts.passed, counts.failed, counts.skipped
 
     OK = '<testcase name="a" classname="S" status="run" time="0.1"/>'
     BAD = '<testcase name="b" classname="S" status="run" time="0.1"><failure/></testcase>'
-    SKIPPED = '<testcase name="c" classname="S" status="run" result="skipped" time="0"><skipped/></testcase>'
+    SKIPPED = '<testcase name="c" classname="S" status="run" result="skipped" time="0"><skipped message="a.cpp:7&#x0A;no GPU"/></testcase>'
     DISABLED = '<testcase name="d" classname="S" status="notrun" result="suppressed" time="0"/>'
 
     def test_cases_of_a_program(self):
@@ -83,6 +85,32 @@ class Counting(InFolder):
     def test_scripts(self):
         programs = {"s": "OK", "t": "FAIL", "u": "SKIP", "v": "TIMEOUT"}
         self.assertEqual(self.count(programs, dict.fromkeys(programs, "exitcode")), (1, 2, 1))
+
+    def test_what_was_skipped_is_named_with_its_reason(self):
+        self.assertEqual(self.count({"p": "OK"}, {"p": "gtest"}, {"p": self.OK + self.SKIPPED}), (1, 0, 1))
+        self.assertEqual(self.reasons, ["p: S.c: no GPU"])
+        said = {"s": "SKIPPED __main__.Two.test_a: no root\nlosses within 1e-6\n", "t": "SKIPPED setUpClass (T): no torchrun\n"}
+        programs = {"s": "OK", "t": "SKIP", "u": "SKIP"}
+        self.assertEqual(self.count(programs, dict.fromkeys(programs, "exitcode"), said=said), (1, 0, 3))
+        self.assertEqual(self.reasons, ["s: __main__.Two.test_a: no root", "t: setUpClass (T): no torchrun", "u: no reason given"])
+
+    def test_a_script_that_skips_everything_has_not_passed(self):
+        helpers = TOOLS.parent / "tests/e2e"
+        for body, code in (("raise unittest.SkipTest('no torchrun')", 77), ("pass", 0), ("assert False", 1)):
+            script = self.write("case.py", f"""
+import sys, unittest
+sys.path.insert(0, {str(helpers)!r})
+from program import main
+class T(unittest.TestCase):
+    def test_a(self):
+        {body}
+if __name__ == "__main__":
+    main()
+""")
+            env = {**os.environ, "TRAINER_PROGRAM": "none", "TRAINER_SOURCE_ROOT": str(TOOLS.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+            ended = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+            self.assertEqual(ended.returncode, code, ended.stderr)
+            self.assertEqual("SKIPPED __main__.T.test_a: no torchrun" in ended.stdout, code == 77)
 
     def test_nothing_ran(self):
         self.assertEqual(self.count({}, {"p": "gtest", "s": "exitcode"}), (0, 2, 0))
@@ -124,6 +152,35 @@ class CudaDetection(InFolder):
         self.write("plain.toml", '# devices = ["cuda:0"]\nname = "barracuda"\nextends = "plain.toml"\n')
         for arguments in (["run", "plain.toml"], ["check", "cuda.toml"], ["run", "missing.toml"], []):
             self.assertEqual(self.said(*arguments)[0], "setup --quiet", arguments)
+
+
+class Building(InFolder):
+    """tools/build with a Meson and a ninja that only note what they were asked."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "tools").mkdir()
+        shutil.copy(TOOLS / "build", self.folder / "tools/build")
+        self.write("bin/meson", '#!/bin/sh\necho "$@" >>"$NOTED"\n[ "$2" = --reconfigure ] || touch "$2/build.ninja"\n', 0o755)
+        self.write("bin/ninja", "#!/bin/sh\n", 0o755)
+        self.write(".deps/store/torch/version", "")
+        (self.folder / ".deps/libtorch").symlink_to("store/torch")
+
+    def asked(self):
+        noted = self.write("noted", "")
+        env = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "NOTED": str(noted)}
+        subprocess.run([self.folder / "tools/build", "release"], check=True, capture_output=True, env=env)
+        return [line.split()[:2] for line in noted.read_text().splitlines()]
+
+    def test_headers_that_are_fetched_after_a_build_are_seen(self):
+        self.assertEqual(self.asked(), [["setup", str(self.folder / "build/release")]])
+        self.write("build/release/built", "")
+        self.assertEqual(self.asked(), [])
+        self.write(".deps/store/nvidia/nccl/include/nccl.h", "")
+        self.write(".deps/store/nvidia/cu13/include/cuda_runtime_api.h", "")
+        self.assertEqual(self.asked(), [["setup", "--reconfigure"]])
+        self.assertEqual(self.asked(), [])
+        self.assertTrue((self.folder / "build/release/built").exists(), "a header is no reason to build all anew")
 
 
 class Fuzzing(InFolder):
