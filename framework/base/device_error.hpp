@@ -14,7 +14,7 @@ ExitCode exit_code_of_device_error(int number);
 /// Whether an error's text is that of LibTorch's allocator for the processor's memory: it has no type of its own.
 bool says_out_of_memory(std::string_view message);
 
-/// What to do about a device_lost; empty for other codes.
+/// What to do about out_of_memory or device_lost, on a line of its own; empty for other codes.
 const char* advice_for(ExitCode code);
 
 }  // namespace trainer

@@ -19,6 +19,11 @@
 #include <sstream>
 
 namespace trainer::distributed {
+namespace {
+
+Error with_advice(ExitCode code, const std::string& what) { return {code, what + advice_for(code)}; }
+
+}  // namespace
 
 Group::Group() = default;
 
@@ -45,9 +50,11 @@ void Group::progress(const std::string& doing) {
   if (meeting_) meeting_->progress(doing);
 }
 
-LongWork::LongWork(Group& group, const std::string& doing)
-    : group_(group), listener_([&group] {
-        if (group.meeting_) group.meeting_->progress();
+LongWork::LongWork(Group& group, const std::string& doing, When when)
+    : group_(group), listener_([&group, when] {
+        if (!group.meeting_) return;
+        group.meeting_->progress();
+        if (when == When::all_live) group.meeting_->check();
       }) {
   group_.progress(doing);
 }
@@ -169,15 +176,14 @@ void Group::together(const std::function<void()>& work) {
   } catch (const Error& error) {
     fail(error);
   } catch (const c10::OutOfMemoryError& error) {
-    fail(Error(ExitCode::out_of_memory, error.what_without_backtrace()));
+    fail(with_advice(ExitCode::out_of_memory, error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
-    fail(Error(ExitCode::out_of_memory, "the machine is out of memory"));
+    fail(with_advice(ExitCode::out_of_memory, "the machine is out of memory"));
   } catch (const c10::AcceleratorError& error) {
-    const ExitCode code = exit_code_of_device_error(error.get_error_code());
-    fail(Error(code, error.what_without_backtrace() + std::string(advice_for(code))));
+    fail(with_advice(exit_code_of_device_error(error.get_error_code()), error.what_without_backtrace()));
   } catch (const c10::Error& error) {
     const bool memory = says_out_of_memory(error.what_without_backtrace());
-    fail(Error(memory ? ExitCode::out_of_memory : ExitCode::failed, error.what_without_backtrace()));
+    fail(with_advice(memory ? ExitCode::out_of_memory : ExitCode::failed, error.what_without_backtrace()));
   } catch (const std::exception& error) {
     fail(Error(ExitCode::failed, error.what()));
   }

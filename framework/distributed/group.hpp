@@ -34,7 +34,10 @@ struct First {
 /// that wait for this rank wait as long as it gets on: every beat of this thread (base/heartbeat.hpp) is progress.
 class LongWork {
  public:
-  LongWork(Group& group, const std::string& doing);
+  /// Ends the work, by Group::check at every beat, when another rank is gone or failed; or not, where what is begun is
+  /// to be finished.
+  enum class When { all_live, always };
+  LongWork(Group& group, const std::string& doing, When when);
   ~LongWork();
   LongWork(const LongWork&) = delete;
   LongWork& operator=(const LongWork&) = delete;
@@ -65,7 +68,7 @@ class Group {
 
   /// This rank got something done; others that wait for it wait on.
   void progress(const std::string& doing);
-  /// Throws Error when another rank failed; for long work between collectives.
+  /// Throws Error when another rank failed, or gave no sign of life for the timeout; for long work between collectives.
   void check() const;
   /// For messages: "2 ranks of torchrun".
   [[nodiscard]] std::string describe() const;

@@ -258,6 +258,18 @@ void Meeting::enter() {
 }
 
 void Meeting::check() const {
+  throw_fault();
+  std::unique_lock lock(board_->mutex);
+  const bool unheard = store_is_silent();
+  const std::vector<Missing> silent = silent_ranks(board_->seen, place_.rank, board_->read, timeout_);
+  lock.unlock();
+  if (unheard) give_up(holder_missing());
+  if (!silent.empty()) give_up(silent.front());
+}
+
+bool Meeting::store_is_silent() const { return board_->lost || Clock::now() - board_->read >= timeout_; }
+
+void Meeting::throw_fault() const {
   const std::lock_guard lock(board_->mutex);
   if (!board_->fault) return;
   const Fault& fault = *board_->fault;
@@ -274,7 +286,7 @@ void Meeting::give_up(const Missing& missing) const {
   board_->wait(lock, kSilence, [&] { return board_->fault.has_value(); });
   if (!board_->fault) board_->fault = board_->to_tell;  // the store cannot be reached
   lock.unlock();
-  check();
+  throw_fault();
   throw Error(ExitCode::collective_timeout, name_of(missing.rank) + " " + missing.how);
 }
 
@@ -285,11 +297,11 @@ Missing Meeting::holder_missing() const {
 }
 
 void Meeting::waiting() const {
-  check();
+  throw_fault();
   std::unique_lock lock(board_->mutex);
   if (board_->abandoned) throw Error(ExitCode::failed, "this rank gave up an exchange");
   const Clock::time_point now = Clock::now();
-  const bool silent = board_->lost || now - board_->read >= timeout_;
+  const bool silent = store_is_silent();
   const std::vector<Missing> late = late_ranks(board_->seen, place_.rank, board_->own.meeting, entered_, now, timeout_);
   Clock::time_point all_came = entered_;
   for (const Seen& one : board_->seen) all_came = std::max(all_came, one.progress);
@@ -303,7 +315,7 @@ void Meeting::waiting() const {
 void Meeting::broken(const std::string& detail) const {
   const Clock::time_point begin = Clock::now();
   while (Clock::now() - begin < kInquest) {
-    check();
+    throw_fault();
     std::unique_lock lock(board_->mutex);
     if (board_->lost) {
       lock.unlock();

@@ -53,7 +53,8 @@ class Meeting {
   void waiting() const;
   /// From now on `waiting` throws, in whichever thread waits: this rank cannot go on.
   void abandon();
-  /// Throws Error when another rank failed; for long work between collectives.
+  /// Throws Error when another rank failed, or gave no sign of life for the timeout (collective_timeout); for long work
+  /// between collectives.
   void check() const;
   /// A collective broke. Finds out who is gone and throws Error (collective_timeout) that names it, or what
   /// `waiting` throws.
@@ -70,6 +71,9 @@ class Meeting {
   void wait_for_all();
   /// From then on the thread speaks for this rank.
   void begin();
+  void throw_fault() const;
+  /// The thread that speaks for this rank gets no answer. Lock held.
+  [[nodiscard]] bool store_is_silent() const;
   [[noreturn]] void give_up(const Missing& missing) const;
   [[nodiscard]] Missing holder_missing() const;
 

@@ -1,5 +1,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/version.h>
+#include <unistd.h>
+#include <base/files.hpp>
 #include <base/hash.hpp>
 #include <cache/dataset.hpp>
 #include <checkpoint/signals.hpp>
@@ -12,6 +14,8 @@
 #include <weights/model_files.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 
 namespace trainer::train {
 namespace {
@@ -146,6 +150,45 @@ cache::BuildOptions build_options(metrics::Console& console, distributed::Group&
   return options;
 }
 
+/// An empty file in a folder as long as this lives; none where it cannot be written, as in a cache that only is read.
+class Token {
+ public:
+  Token(const std::filesystem::path& folder, bool wanted) {
+    if (!wanted) return;
+    name_ = ".seen-by-all-" + std::to_string(::getpid()) + "-" +
+            std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+    file_ = folder / name_;
+    try {
+      make_folders(folder);
+      write_file_atomically(file_, "");
+    } catch (const Error&) {
+      name_.clear();
+    }
+  }
+  ~Token() {
+    std::error_code ignored;
+    if (!name_.empty()) std::filesystem::remove(file_, ignored);
+  }
+  Token(const Token&) = delete;
+  Token& operator=(const Token&) = delete;
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+  std::filesystem::path file_;
+};
+
+/// Collective: what one rank encodes there all others read.
+void require_shared_cache(const std::filesystem::path& folder, distributed::Group& ranks) {
+  const Token token(folder, ranks.writer());
+  const std::string name = ranks.from_writer(token.name());
+  if (!name.empty() && !std::filesystem::exists(folder / name))
+    throw Error(ExitCode::not_found, folder.string() +
+                                         ": what rank 0 writes there is not seen here; cache.folder must lie on a "
+                                         "file system that all machines share, or every rank encodes for nothing");
+  ranks.barrier();
+}
+
 /// Collective: of all ranks.
 int64_t sum(distributed::Group& ranks, std::size_t own) {
   int64_t all = 0;
@@ -164,8 +207,9 @@ metrics::ConsoleOptions console_options(const Request& request) {
 
 void agree(Assembly& assembly, distributed::Group& ranks) {
   if (ranks.size() == 1) return;
-  const distributed::LongWork work(ranks, "comparing recipe and files");
+  const distributed::LongWork work(ranks, "comparing recipe and files", distributed::LongWork::When::all_live);
   const recipe::Recipe& recipe = assembly.recipe();
+  require_shared_cache(recipe.cache.folder, ranks);
   ranks.require_same("the program (version and plugins)", program_of(assembly));
   ranks.require_same("the recipe", recipe::to_toml(recipe));
   ranks.require_same("the model (" + recipe.model.path + ")",
@@ -178,7 +222,7 @@ void agree(Assembly& assembly, distributed::Group& ranks) {
 }
 
 Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
-  const distributed::LongWork work(ranks, "reading the data set");
+  const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
   const recipe::Recipe& recipe = assembly.recipe();
   const cache::Store store(recipe.cache.folder);
   const int64_t multiple = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;

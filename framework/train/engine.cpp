@@ -37,9 +37,6 @@ std::string short_text(const c10::Error& error) {
   return text.substr(0, text.find("\nException raised from"));
 }
 
-constexpr const char* kLessMemory =
-    "\n  Less memory: memory.strategies = [\"full_checkpointing\"], a smaller train.micro_batch_size or resolution.";
-
 int report(ExitCode code, const std::string& message) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
   return static_cast<int>(code);
@@ -60,16 +57,18 @@ extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const 
   } catch (const Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const c10::OutOfMemoryError& error) {
-    return report(ExitCode::out_of_memory, short_text(error) + kLessMemory);
+    return report(ExitCode::out_of_memory, short_text(error) + advice_for(ExitCode::out_of_memory));
   } catch (const c10::AcceleratorError& error) {
     const ExitCode code = exit_code_of_device_error(error.get_error_code());
     return report(code, short_text(error) + advice_for(code));
   } catch (const c10::Error& error) {
     const bool memory = says_out_of_memory(error.what_without_backtrace());
-    return memory ? report(ExitCode::out_of_memory, "the machine is out of memory: " + short_text(error) + kLessMemory)
+    return memory ? report(ExitCode::out_of_memory,
+                           "the machine is out of memory: " + short_text(error) + advice_for(ExitCode::out_of_memory))
                   : report(ExitCode::failed, short_text(error));
   } catch (const std::bad_alloc&) {
-    return report(ExitCode::out_of_memory, std::string("the machine is out of memory") + kLessMemory);
+    return report(ExitCode::out_of_memory,
+                  std::string("the machine is out of memory") + advice_for(ExitCode::out_of_memory));
   } catch (const std::exception& error) {
     return report(ExitCode::failed, error.what());
   }

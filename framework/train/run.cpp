@@ -100,7 +100,7 @@ void Run::prepare() {
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_, ranks_); });
   for (const std::string& note : prepared_.notes) log_info(note);
-  const distributed::LongWork work(ranks_, "loading the model");
+  const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();
   loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
   if (const std::string idle = loaded_.memory.idle(); !idle.empty()) log_warning(idle);
@@ -360,7 +360,7 @@ void Run::save_on_the_way() {
 
 void Run::draw_samples(const std::string& title) {
   if (!ranks_.writer() || prepared_.samples.prompts.empty()) return;
-  const distributed::LongWork work(ranks_, "drawing samples");
+  const distributed::LongWork work(ranks_, "drawing samples", distributed::LongWork::When::all_live);
   console_.clear();
   const Averaged averaged(ema_);
   try {
@@ -383,6 +383,7 @@ void Run::draw_samples(const std::string& title) {
   } catch (const c10::Error& error) {  // a picture that cannot be drawn is no reason to lose a run
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what_without_backtrace());
   } catch (const Error& error) {
+    ranks_.check();  // nor is it one to go on without the others
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what());
   }
 }
@@ -398,7 +399,7 @@ checkpoint::Content Run::state() {
 
 void Run::save_checkpoint(Save when) {
   if (!ranks_.writer()) return;
-  const distributed::LongWork work(ranks_, "saving");
+  const distributed::LongWork work(ranks_, "saving", distributed::LongWork::When::always);
   const auto note = [this](const std::string& problem) {
     warn("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
   };
@@ -435,7 +436,7 @@ fs::path Run::grid_file() const {
 
 void Run::export_weights() {
   if (!ranks_.writer()) return;
-  const distributed::LongWork work(ranks_, "exporting");
+  const distributed::LongWork work(ranks_, "exporting", distributed::LongWork::When::always);
   const Averaged averaged(ema_);
   last_export_ = phases_.during("save", device(), [&] { return export_trained(loaded_, export_file(), steps_done()); });
 }

@@ -9,7 +9,7 @@ import unittest
 from program import MODEL, SMALL
 from ranks import FOUR, RanksCase
 
-BAD_RECIPE, UNAVAILABLE = 78, 69
+BAD_RECIPE, NOT_FOUND, UNAVAILABLE = 78, 66, 69
 OWN = "/proc/self/cwd/"
 AT_ONCE = 40  # seconds, on a machine with other work; distributed.timeout is longer
 
@@ -35,7 +35,8 @@ class Agreement(RanksCase):
         """Both end with the code before anything is cached; their stderr."""
         begin = time.monotonic()
         cache = self.folder / "cache"
-        told = self.ends(self.launch(self.folder / "run", 2, *pairs, distributed__timeout=120, cache__folder=cache, **more), code)
+        more.setdefault("cache__folder", cache)
+        told = self.ends(self.launch(self.folder / "run", 2, *pairs, distributed__timeout=120, **more), code)
         self.assertLess(time.monotonic() - begin, AT_ONCE)
         self.assertEqual(list(cache.rglob("*.safetensors")), [])
         return told
@@ -66,6 +67,19 @@ class Agreement(RanksCase):
         self.damage(folders[1] / "vae/diffusion_pytorch_model.safetensors")
         for err in self.refused(BAD_RECIPE, f"autoencoder.path={OWN}vae", folders=folders):
             self.assertIn("the set of encoders of rank 1 (host ", err)
+
+    def test_a_cache_that_is_not_shared(self):
+        """Each rank has a folder of that name, or only rank 0 has one: told before hours of encoding."""
+        for of_both in (True, False):
+            folders = [self.folder / f"{of_both}-{rank}" for rank in range(2)]
+            for folder in folders:
+                folder.mkdir()
+            for folder in folders if of_both else folders[:1]:
+                (folder / "cache").mkdir()
+            told = self.refused(NOT_FOUND, cache__folder=OWN + "cache", folders=folders)
+            self.assertIn(f"error: rank 1: {OWN}cache: what rank 0 writes there is not seen here", told[1])
+            self.assertIn("stopped, because rank 1 (host ", told[0])
+            self.assertEqual([path for folder in folders for path in folder.rglob("*") if path.is_file()], [])
 
     def test_recipes_that_differ(self):
         folders = self.folders("transformer")

@@ -3,6 +3,7 @@ other numbers of ranks, and the environments of the launchers."""
 
 import json
 import os
+import re
 import unittest
 
 from program import PROGRAM, SMALL, environment, log_lines, settings
@@ -62,6 +63,16 @@ class Distributed(RanksCase):
         self.train_ranks(run, 4, *budget, **more)
         alone = {**FOUR, **more, "run__steps": 4}
         self.train(run, *budget, code=BAD_RECIPE, texts=["memory.budget: 11MB is too small"], **alone)
+
+    def test_a_rank_needs_what_the_plan_says(self):
+        more = {"run__steps": 3, "train__micro_batch_size": 1, **FOUR}
+        plan = json.loads(self.expect(0, [], "plan", SMALL, *settings(**more), "--ranks", 2, "--json").out)
+        alone = json.loads(self.expect(0, [], "plan", SMALL, *settings(**more), "--json").out)
+        self.assertGreater(plan["devices"][0]["exchange"], 0)
+        self.train_ranks(self.folder / "run", 2, **more)
+        peak = log_lines(self.folder / "run")[-1]["peak_bytes"]
+        print(f"peak {peak}, planned {plan['devices'][0]['total']}, alone {alone['devices'][0]['total']}", end=" ")
+        self.assertAlmostEqual(peak / plan["devices"][0]["total"], 1, delta=0.1)
 
     def test_only_rank_0_speaks_and_two_runs_are_equal(self):
         everything = {"train__ema__decay": 0.9, "train__caption_dropout": 0.3, "checkpoint__every": 3}

@@ -123,6 +123,9 @@ class Split(RunCase):
         bad = ('placement.at=["single.99"]',)
         self.expect(BAD_RECIPE, 'no block "single.99"', "check", QUICKSTART, *settings(*TWO, *bad), env=LIBRARY)
         self.expect(BAD_RECIPE, "budgets", "check", QUICKSTART, *settings(*TWO, 'placement.budgets=["1KB", "1KB"]'), env=LIBRARY)
+        weights = 'placement.budgets=["13MB", "13MB"]'  # room for them, and for nothing else
+        self.expect(BAD_RECIPE, ["placement.budgets: sim:0 takes", "No cut of the blocks fits"], "check", QUICKSTART,
+                    *settings(*TWO, weights), env=LIBRARY)
 
     def test_devices_that_are_not_there(self):
         self.expect(UNAVAILABLE, '"sim:9" does not exist', "check", QUICKSTART, *settings('placement.devices=["sim:9"]'), env=LIBRARY)

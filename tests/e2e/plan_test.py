@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import unittest
 
 from headers import DOUBLE, SINGLE, dev_recipe, transformer, write_model, write_sparse
@@ -30,7 +31,8 @@ class Plan(RunCase):
             self.assertAlmostEqual(logged["peak_bytes_sample"] / phases["sample"], 1, delta=0.1)
 
     def test_people_get_a_table(self):
-        self.expect(0, ["weights", "kept activations", "transient", "phases, at most", "RAM"], "plan", SMALL)
+        shown = ["weights", "kept activations", "transient", "phases, at most", "RAM", "--tflops"]
+        self.expect(0, shown, "plan", SMALL)
 
     def test_without_encoders_it_says_what_it_can(self):
         result = self.expect(
@@ -104,6 +106,21 @@ resolution = 512
                 self.assertLess(phase["bytes"][name], self.CARD, phase)
         print("\n" + self.expect(0, ["cuda:0", "cuda:1", "busy"], "plan", self.recipe, "--tflops", "100").out)
 
+    def test_budgets_are_of_everything_and_not_of_weights_alone(self):
+        def refused(budgets, command="plan", *more):
+            return self.expect(78, ["placement.budgets: cuda:0 takes "], command, self.recipe,
+                               *settings(f"placement.budgets={budgets}", *more))
+
+        told = refused('["24GB", "12GB"]')
+        self.assertIn("No cut of the blocks fits", told.err)
+        self.assertIn("of 12", told.err)
+        told = refused('["20.5GB", "21GB"]')  # the weights alone keep to them, 19.2 and 13.8 GB
+        cut = re.search(r"with placement.at = (\[.*?\]) everything fits", told.err).group(1)
+        pairs = ('placement.budgets=["20.5GB", "21GB"]', f"placement.at={cut}")
+        plan = json.loads(self.expect(0, [], "plan", self.recipe, *settings(*pairs), "--json").out)
+        for device, most in zip(plan["devices"], (20.5e9, 21e9)):
+            self.assertLess(device["total"], most)
+
     def test_more_micro_batches_keep_them_busier(self):
         more = json.loads(self.expect(0, [], "plan", self.recipe, "--json", "--set", "train.batch_size=8").out)
         self.assertGreaterEqual(more["step"]["serial_over_step"], 1.75)
@@ -149,6 +166,11 @@ resolution = 512
             self.assertAlmostEqual(device["step_flops"] / shared["step_flops"], 2, delta=1e-6)
             self.assertAlmostEqual(device["seconds"], device["step_flops"] / 100e12, delta=1e-6)
             self.assertAlmostEqual(device["busy"], device["seconds"] / alone["step"]["seconds"], delta=1e-6)
+        for device, shared in zip(alone["devices"], two["devices"]):  # the means of all gradients, and four pieces of 32 MB
+            self.assertEqual(device["exchange"], 0)
+            self.assertEqual(shared["exchange"], shared["gradients"] + 4 * 4 * (8 << 20))
+            parts = ("weights", "adapter", "optimizer", "ema", "gradients", "exchange")
+            self.assertGreater(shared["total"], sum(shared[name] for name in parts))
         # Two micro-batches keep two devices busy for two thirds of a step, one of them for half.
         self.assertAlmostEqual(two["devices"][0]["busy"], 2 / 3, delta=0.03)
         self.assertAlmostEqual(four["devices"][0]["busy"], 1 / 2, delta=0.03)

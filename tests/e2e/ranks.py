@@ -29,12 +29,12 @@ def torchrun(rank, ranks, port, address="127.0.0.1"):
 
 
 class RanksCase(RunCase):
-    def launch(self, run, ranks, *pairs, variables=torchrun, env=None, folders=None, **more):
+    def launch(self, run, ranks, *pairs, variables=torchrun, env=None, folders=None, options=(), **more):
         """A process for each rank of one run; `variables` makes its environment, `folders` are where they are started
         (what a rank alone has is reached by /proc/self/cwd)."""
         port = free_port()
         more.setdefault("distributed__timeout", 60)
-        arguments = self.arguments(run, *pairs, **{**FOUR, **more})
+        arguments = [*self.arguments(run, *pairs, **{**FOUR, **more}), *options]
         return [
             self.start(
                 *arguments,

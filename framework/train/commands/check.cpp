@@ -14,6 +14,7 @@
 #include <train/cache_phase.hpp>
 #include <train/commands/commands.hpp>
 #include <train/placement/placement_report.hpp>
+#include <train/planning/device_budgets.hpp>
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
 
@@ -186,6 +187,12 @@ std::string check_free_memory(const Request& request, const distributed::Place& 
   } catch (const std::exception& error) {  // it may run all the same; what is wrong with it is another finding
     return std::string("not known before a run: ") + error.what();
   }
+  require_device_budgets(assembly.recipe().placement, *plan, [&](const std::vector<std::string>& overrides) {
+    Request changed = request;
+    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
+    Assembly other(changed, Assembly::Use::plan, place);
+    return make_plan(other, {}, place.size);
+  });
   std::string text;
   for (std::size_t i = 0; i < assembly.devices().size() && i < plan->memories.size(); ++i) {
     const at::Device device = assembly.devices()[i];  // of this rank; the plan is rank 0's

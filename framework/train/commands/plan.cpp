@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <planner/shape_kernels.hpp>
 #include <train/commands/commands.hpp>
+#include <train/planning/device_budgets.hpp>
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
 
@@ -47,6 +48,7 @@ Json json_of(const DevicePlan& device) {
           {"ema", device.step.ema},
           {"kept_activations", device.step.kept},
           {"transient", device.step.transient()},
+          {"exchange", device.exchange},
           {"total", device.total()},
           {"step_flops", device.flops},
           {"busy", device.busy},
@@ -134,6 +136,7 @@ void print_devices(const Plan& plan) {
   row("gradients", [](const DevicePlan& device) { return device.step.gradients; });
   row("kept activations", [](const DevicePlan& device) { return device.step.kept; });
   row("transient", [](const DevicePlan& device) { return device.step.transient(); });
+  row("other processes", [](const DevicePlan& device) { return device.exchange; });
   row("total", [](const DevicePlan& device) { return device.total(); });
 }
 
@@ -155,6 +158,8 @@ void print_time(const Plan& plan) {
   if (time.makespan > 0 && plan.devices.size() > 1)
     std::printf(", %.2f x as fast as one device after the other", time.serial / time.makespan);
   std::printf("; %.2f x the time without recomputation\n", time.plain);
+  if (!time.seconds)
+    std::printf("(--tflops N, what a device computes in a second in 1e12 FLOP, turns this into seconds)\n");
 }
 
 /// What several processes share, and what they send each other.
@@ -237,6 +242,14 @@ int command_plan(const Request& request) {
     print_json(plan);
   else
     print_text(plan);
+  std::fflush(stdout);  // what does not fit is seen in the table
+  require_device_budgets(assembly.recipe().placement, plan, [&](const std::vector<std::string>& overrides) {
+    Request changed = request;
+    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
+    Assembly other(changed, Assembly::Use::plan, place);
+    choose_strategies(other, /*quiet=*/true);
+    return make_plan(other, {}, request.ranks);
+  });
   return static_cast<int>(ExitCode::done);
 }
 

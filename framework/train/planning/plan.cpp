@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
+#include <distributed/buckets.hpp>
 #include <metrics/meter.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
@@ -259,6 +260,15 @@ class Planner {
   std::vector<int64_t> before_;           ///< held on each device, not the run's
 };
 
+/// What Group::mean and OverlappedAverage hold at their highest. Of a piece: itself, padded, the slices that came, and
+/// the mean. Where devices compute, the means of all pieces stay until the backward is done. Without a lane of its own
+/// a device's piece goes on by way of the host.
+int64_t exchange_bytes(int64_t gradients, at::Device device) {
+  const int64_t piece = std::min(gradients, distributed::kMostElements * static_cast<int64_t>(sizeof(float)));
+  if (device.is_cuda()) return gradients + 4 * piece;
+  return device.is_cpu() ? 4 * piece : piece;
+}
+
 }  // namespace
 
 std::optional<int64_t> Plan::ram() const {
@@ -274,7 +284,14 @@ Plan make_plan(Assembly& assembly, const std::vector<double>& speeds, int ranks)
   planner::install_byte_counter();
   Plan plan = Planner(assembly, speeds).plan();
   plan.rank = {ranks, assembly.share()};
-  for (const DevicePlan& device : plan.devices) plan.rank.reduced += device.step.gradients;
+  for (std::size_t i = 0; i < plan.devices.size(); ++i) {
+    DevicePlan& device = plan.devices[i];
+    plan.rank.reduced += device.step.gradients;
+    if (ranks == 1) continue;
+    device.exchange = exchange_bytes(device.step.gradients, assembly.devices()[i]);
+    for (PhasePlan& phase : plan.phases)
+      if (phase.name == "train") (*phase.bytes)[i] += device.exchange;
+  }
   return plan;
 }
 

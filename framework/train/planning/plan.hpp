@@ -17,11 +17,12 @@ struct DevicePlan {
   std::string parts;                 ///< "prologue, double.0 to single.19"
   int64_t weights = 0, adapter = 0;  ///< adapter: its parameters; without one the trained weights are in `weights`
   StepBytes step;
-  double flops = 0;  ///< of a step: matrix products, convolutions and attentions, recomputed ones included
-  double busy = 0;   ///< share of a step in which it computes, copies taken as free
+  int64_t exchange = 0;  ///< of several processes: gradients on their way to the others, and what came back
+  double flops = 0;      ///< of a step: matrix products, convolutions and attentions, recomputed ones included
+  double busy = 0;       ///< share of a step in which it computes, copies taken as free
   std::optional<double> seconds{};  ///< in which it does, when its speed is given
   [[nodiscard]] int64_t resident() const { return weights + adapter + step.optimizer + step.ema; }
-  [[nodiscard]] int64_t total() const { return resident() + step.peak; }
+  [[nodiscard]] int64_t total() const { return resident() + step.peak + exchange; }
 };
 
 /// The highest use within one phase of a run.

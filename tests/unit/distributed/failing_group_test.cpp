@@ -51,6 +51,18 @@ TEST(FailingGroup, ALostDeviceIsNamedAsOne) {
   EXPECT_NE(message_of(problems[1]).find("the last checkpoint is good"), std::string::npos) << message_of(problems[1]);
 }
 
+TEST(FailingGroup, ARankThatRunsOutOfMemorySaysWhatNeedsLess) {
+  const auto problems = run_ranks(2, seconds(60), [](Group& group) {
+    if (group.rank() == 1) throw c10::OutOfMemoryError({}, "CUDA out of memory. Tried to allocate 4 GB");
+    group.barrier();
+  });
+  for (const auto& problem : problems) {
+    ASSERT_TRUE(problem);
+    EXPECT_EQ(code_of(problem), ExitCode::out_of_memory);
+    EXPECT_NE(message_of(problem).find("Less memory: memory.strategies"), std::string::npos) << message_of(problem);
+  }
+}
+
 TEST(FailingGroup, WorkBetweenCollectivesStopsToo) {
   const auto problems = run_ranks(2, seconds(60), [](Group& group) {
     if (group.rank() == 1) throw Error(ExitCode::io, "disk full");
@@ -98,7 +110,7 @@ TEST(FailingGroup, ARankThatWorksIsWaitedForBeyondTheTimeout) {
 TEST(FailingGroup, LongWorkThatGetsOnIsWaitedFor) {
   const auto problems = run_ranks(2, seconds(2), [](Group& group) {
     if (group.rank() == 1) {
-      const LongWork work(group, "loading");
+      const LongWork work(group, "loading", LongWork::When::all_live);
       for (int tensor = 0; tensor < 40; ++tensor) {
         std::this_thread::sleep_for(milliseconds(100));
         beat();
@@ -114,7 +126,7 @@ TEST(FailingGroup, ARankThatHangsInLongWorkIsNamed) {
   const auto begin = std::chrono::steady_clock::now();
   const auto problems = run_ranks(2, seconds(2), [](Group& group) {
     if (group.rank() == 1) {
-      const LongWork work(group, "loading the model");
+      const LongWork work(group, "loading the model", LongWork::When::all_live);
       std::this_thread::sleep_for(seconds(6));
     }
     group.barrier();
