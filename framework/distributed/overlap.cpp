@@ -5,12 +5,15 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <distributed/overlap.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace trainer::distributed {
@@ -61,8 +64,10 @@ void OverlappedAverage::begin() {
   missing_.assign(buckets_.size(), known_ ? 0 : 1);
   for (std::size_t i = 0; known_ && i < parameters_.size(); ++i) missing_[bucket_of_[i]] += expected_[i] > 0 ? 1 : 0;
   late_ = all_came_ = false;
-  begun_early_ = 0;
+  begun_early_ = complete_early_ = 0;
+  ready_.assign(buckets_.size(), nullptr);
   means_.clear();
+  meant_.clear();
   finite_ = true;
   problem_ = nullptr;
   thread_ = std::thread([this] { exchange(); });
@@ -76,7 +81,10 @@ void OverlappedAverage::arrived(std::size_t index) {
   bool complete = false;
   {
     const std::lock_guard lock(mutex_);
-    complete = --missing_[bucket_of_[index]] == 0;
+    const std::size_t bucket = bucket_of_[index];
+    complete = missing_[bucket] == 1;
+    if (complete) ready_[bucket] = mark(bucket);
+    --missing_[bucket];
   }
   if (complete) changed_.notify_all();
 }
@@ -92,19 +100,58 @@ at::Tensor OverlappedAverage::packed(const Bucket& bucket) const {
   return group_.carries(joined.device()) ? joined : joined.cpu();
 }
 
+std::shared_ptr<c10::Event> OverlappedAverage::mark(std::size_t bucket) const {
+  const at::Device device = device_of(bucket);
+  if (device.is_cpu()) return nullptr;
+  auto event = std::make_shared<c10::Event>(device.type());
+  event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
+void OverlappedAverage::send(std::size_t bucket, const c10::Event* ready) {
+  const at::Device device = device_of(bucket);
+  std::optional<c10::StreamGuard> beside;
+  if (!device.is_cpu()) {
+    auto stream =
+        std::find_if(streams_.begin(), streams_.end(), [&](c10::Stream one) { return one.device() == device; });
+    if (stream == streams_.end())
+      stream = streams_.insert(stream, c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    if (ready != nullptr) ready->block(*stream);  // null: nothing came for it in the step before
+    beside.emplace(*stream);
+    for (std::size_t i = buckets_[bucket].first; i < buckets_[bucket].end; ++i)
+      if (const at::Tensor& gradient = parameters_[i].grad(); gradient.defined()) gradient.record_stream(*stream);
+  }
+  const at::Tensor flat = packed(buckets_[bucket]);
+  finite_ = finite_ && at::isfinite(flat).all().item<bool>();
+  means_.push_back(group_.mean(flat));
+  meant_.push_back(mark(bucket));
+}
+
+void OverlappedAverage::take(std::size_t bucket) {
+  if (meant_[bucket] != nullptr) {
+    const at::Device device = device_of(bucket);
+    const c10::Stream computing = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+    meant_[bucket]->block(computing);
+    if (!means_[bucket].is_cpu()) means_[bucket].record_stream(computing);
+  }
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+  unpack(means_[bucket], gradients, buckets_[bucket]);
+}
+
 void OverlappedAverage::exchange() {
   const c10::NoGradGuard no_grad;
   try {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      std::shared_ptr<c10::Event> ready;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return given_up_ || all_came_ || missing_[b] == 0; });
         if (given_up_) return;
         begun_early_ += all_came_ ? 0 : 1;
+        ready = ready_[b];
       }
-      const at::Tensor flat = packed(buckets_[b]);
-      finite_ = finite_ && at::isfinite(flat).all().item<bool>();
-      means_.push_back(group_.mean(flat));
+      send(b, ready.get());
     }
   } catch (...) {
     problem_ = std::current_exception();
@@ -114,6 +161,10 @@ void OverlappedAverage::exchange() {
 First OverlappedAverage::finish() {
   {
     const std::lock_guard lock(mutex_);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      if (complete_early_ == static_cast<int64_t>(b) && missing_[b] == 0) ++complete_early_;  // they go in order
+      if (ready_[b] == nullptr) ready_[b] = mark(b);
+    }
     all_came_ = true;
   }
   changed_.notify_all();
@@ -132,11 +183,7 @@ First OverlappedAverage::finish() {
     any_late = any_late || told[2 * rank + 1].item<int64_t>() != 0;
   }
   if (!any_late) {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      std::vector<at::Tensor> gradients;
-      for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
-      unpack(means_[b], gradients, buckets_[b]);
-    }
+    for (std::size_t b = 0; b < buckets_.size(); ++b) take(b);
     means_.clear();
     return bad;
   }

@@ -4,15 +4,20 @@
 /// How often a gradient comes in a step (once for each micro-batch that reaches its parameter) is what the step before
 /// showed, so the first step overlaps nothing. Where one comes later than that told, on any rank, all exchange the
 /// step's gradients again.
+///
+/// On a device the thread works on a stream of its own: an event tells it when a piece's gradients are computed, and
+/// what the backward has queued after them does not hold it up.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 #include <distributed/buckets.hpp>
 #include <distributed/group.hpp>
 
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -35,6 +40,9 @@ class OverlappedAverage {
   /// Returns the first rank with a value that was not finite. Throws as collectives do.
   First finish();
 
+  [[nodiscard]] int64_t pieces() const { return static_cast<int64_t>(buckets_.size()); }
+  /// Pieces that were complete, and so free to go, before the last backward of the step before was over.
+  [[nodiscard]] int64_t complete_early() const { return complete_early_; }
   /// Pieces whose exchange has begun, in this step and before `finish`; for measurements and tests.
   [[nodiscard]] int64_t begun_early() const {
     const std::lock_guard lock(mutex_);
@@ -46,7 +54,11 @@ class OverlappedAverage {
   void arrived(std::size_t index);
   void exchange();
   [[nodiscard]] at::Tensor packed(const Bucket& bucket) const;
-  void take(const std::vector<at::Tensor>& means);
+  void send(std::size_t bucket, const c10::Event* ready);
+  void take(std::size_t bucket);
+  /// On the calling thread's current stream.
+  [[nodiscard]] std::shared_ptr<c10::Event> mark(std::size_t bucket) const;
+  [[nodiscard]] at::Device device_of(std::size_t bucket) const { return parameters_[buckets_[bucket].first].device(); }
   void end_thread();
 
   Group& group_;
@@ -60,9 +72,12 @@ class OverlappedAverage {
   std::thread thread_;
   std::vector<int64_t> missing_;  ///< by bucket: parameters whose last gradient has not come
   bool all_came_ = false, given_up_ = false;
-  int64_t begun_early_ = 0;
+  int64_t begun_early_ = 0, complete_early_ = 0;
+  std::vector<std::shared_ptr<c10::Event>> ready_;  ///< by bucket: its gradients are computed; null on the CPU
   // Of the thread, until it has ended.
+  std::vector<c10::Stream> streams_;  ///< of each device that it met
   std::vector<at::Tensor> means_;
+  std::vector<std::shared_ptr<c10::Event>> meant_;  ///< by bucket: its mean is there; null on the CPU
   bool finite_ = true;
   std::exception_ptr problem_;
 };

@@ -315,6 +315,7 @@ bool Run::after_step(const StepReport& report) {
   phases_.add("train", step_bytes_->peak());
   record_.step(report, phases_);
   log_recompute();
+  if (report.step == first_step_ + 2) tell(trainer_->exchange_text());  // the first step learns what comes when
   tell(profiler_.after_step());
   const int64_t step = report.step;
   if (attempts_) attempts_->reached(step);

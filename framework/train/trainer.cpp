@@ -63,8 +63,8 @@ std::vector<at::Tensor> Trainer::accumulate_gradients() {
 
 distributed::First Trainer::average_gradients() {
   if (parts_.ranks->size() == 1) return {};
-  if (overlap_) return overlap_->finish();
   const Mark mark(kMarkRanks);
+  if (overlap_) return overlap_->finish();
   std::vector<at::Tensor> gradients;
   for (const Parameter* parameter : parts_.optimizer.parameters()) {
     at::Tensor& gradient = parameter->value().mutable_grad();
@@ -72,6 +72,12 @@ distributed::First Trainer::average_gradients() {
     gradients.push_back(gradient);
   }
   return parts_.ranks->average(gradients);
+}
+
+std::string Trainer::exchange_text() const {
+  if (!overlap_) return {};
+  return "gradients go to the other ranks in " + std::to_string(overlap_->pieces()) + " piece(s), " +
+         std::to_string(overlap_->complete_early()) + " of them complete before the backward ends";
 }
 
 StepReport Trainer::step() {

@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 
 namespace trainer::train {
 
@@ -61,6 +62,8 @@ class Trainer {
   void fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step);
 
   [[nodiscard]] int64_t steps_done() const { return step_; }
+  /// How the gradients of the last step reached the other ranks; empty unless they may go while the backward runs.
+  [[nodiscard]] std::string exchange_text() const;
   RecomputeState& recompute_state() { return recompute_state_; }
 
  private:

@@ -74,6 +74,17 @@ class Distributed(RanksCase):
         print(f"peak {peak}, planned {plan['devices'][0]['total']}, alone {alone['devices'][0]['total']}", end=" ")
         self.assertAlmostEqual(peak / plan["devices"][0]["total"], 1, delta=0.1)
 
+    def test_on_devices_gradients_go_while_the_backward_runs(self):
+        env = {**LIBRARY, "TRAINER_SIM_CAPACITIES": "0,0"}
+        run = self.folder / "run"
+        processes = self.launch(run, 2, 'placement.devices=["sim:0"]', *ENCODERS, env=env, options=["--profile", "2"])
+        told = self.ends(processes, 0)[0]
+        pieces = re.search(r"gradients go to the other ranks in (\d+) piece\(s\), (\d+) of them complete before", told)
+        self.assertIsNotNone(pieces, told)
+        self.assertEqual(*pieces.groups())
+        self.assertGreater(int(pieces[1]), 0)
+        self.assertRegex((run / "profile/table.txt").read_text(), r"other ranks +[\d.]+ ms")
+
     def test_only_rank_0_speaks_and_two_runs_are_equal(self):
         everything = {"train__ema__decay": 0.9, "train__caption_dropout": 0.3, "checkpoint__every": 3}
         told = self.train_ranks(self.folder / "a", 2, **everything)
