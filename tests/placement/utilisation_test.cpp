@@ -31,7 +31,7 @@ void set_flux2_dev_costs() {
 
 struct Measured {
   double seconds = 0, busy[2] = {};
-  std::vector<std::string> races;
+  std::vector<std::string> races, reuses;
   std::vector<at::Tensor> result;
 };
 Measured measure(const std::vector<std::size_t>& starts, std::vector<ScheduleStep> schedule, int64_t micro_batches) {
@@ -40,6 +40,7 @@ Measured measure(const std::vector<std::size_t>& starts, std::vector<ScheduleSte
                              &measured.seconds);
   for (int d = 0; d < 2; ++d) measured.busy[d] = sim::busy(d) / measured.seconds;
   measured.races = sim::take_races();
+  measured.reuses = sim::take_early_reuses();
   return measured;
 }
 
@@ -67,6 +68,7 @@ TEST_F(Utilisation, TwoDevicesWorkAtOnce) {
         << "faster than possible: the clocks are wrong";
     EXPECT_EQ(serial.races, std::vector<std::string>{});
     EXPECT_EQ(piped.races, std::vector<std::string>{}) << "a copy was used before it had arrived";
+    EXPECT_EQ(piped.reuses, std::vector<std::string>{}) << "memory was given away while a copy read it";
     ASSERT_EQ(serial.result.size(), piped.result.size());
     for (std::size_t i = 0; i < serial.result.size(); ++i)
       EXPECT_TRUE(at::equal(serial.result[i], piped.result[i])) << i;

@@ -24,19 +24,42 @@ struct Clocks {
   double host = 0;  ///< the host has waited until then
   int epoch = 1;    ///< a reset makes older ready times void
   std::vector<Event> log;
-  std::vector<std::string> races, waits;
+  std::vector<std::string> races, waits, reuses;
 };
 Clocks& clocks() {
   static auto& instance = *new Clocks;
   return instance;
 }
 
-double* ready_of(const at::Tensor& tensor) {
+/// With times of this epoch alone.
+BlockHeader* block_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   BlockHeader* header = header_of(tensor.storage().unsafeGetStorageImpl()->data_ptr());
-  if (header == nullptr) return nullptr;
-  if (header->epoch != clocks().epoch) *header = {header->bytes, header->device, clocks().epoch, header->pinned, 0};
-  return &header->ready;
+  if (header != nullptr && header->epoch != clocks().epoch)
+    *header = {header->bytes, header->device, clocks().epoch, header->pinned, 0, header->stream, {}};
+  return header;
+}
+
+double* ready_of(const at::Tensor& tensor) {
+  BlockHeader* header = block_of(tensor);
+  return header == nullptr ? nullptr : &header->ready;
+}
+
+/// The place for a stream's use; null for the block's own stream, or when too many others use it.
+BlockUse* use_of(BlockHeader& block, c10::StreamId stream) {
+  if (stream == block.stream) return nullptr;
+  for (BlockUse& use : block.uses)
+    if (use.stream == stream || (use.end == 0 && !use.recorded)) {
+      use.stream = stream;
+      return &use;
+    }
+  return nullptr;
+}
+
+void note_use(int device, const at::Tensor& tensor, double end) {
+  BlockHeader* header = block_of(tensor);
+  if (header == nullptr || header->device != device) return;
+  if (BlockUse* use = use_of(*header, current_stream(device))) use->end = std::max(use->end, end);
 }
 
 int64_t bytes_of(const at::Tensor& tensor) {
@@ -106,6 +129,8 @@ void account(int device, const std::string& op, at::ArrayRef<at::Tensor> in, at:
   const double end = start + c.cost.launch + std::max(flops / c.cost.flops, static_cast<double>(bytes) / c.cost.bytes);
   clock = end;
   for (const at::Tensor& tensor : out) finish_at(tensor, end);
+  for (const auto list : {in, out})
+    for (const at::Tensor& tensor : list) note_use(device, tensor, end);
   if (host_waits_for(op)) host_waits(op, end);
   c.log.push_back({device, current_stream(device), op, start, end, bytes, flops});
 }
@@ -129,8 +154,27 @@ void account_copy(const at::Tensor& from, const at::Tensor& to, bool non_blockin
   const bool with_host = source < 0 || target < 0;
   if (with_host && !(non_blocking && is_page_locked(source < 0 ? from : to))) host_waits(name, end);
   finish_at(to, end);
+  if (source >= 0) note_use(source, from, end);
+  if (target >= 0) note_use(target, to, end);
   const int owner = target >= 0 ? target : source;
   c.log.push_back({owner, current_stream(owner), name, start, end, bytes_of(from), 0});
+}
+
+void record_use(BlockHeader& block, c10::StreamId stream) {
+  const std::lock_guard lock(clocks().mutex);
+  if (BlockUse* use = use_of(block, stream)) use->recorded = true;
+}
+
+void check_uses(const BlockHeader& block) {
+  Clocks& c = clocks();
+  const std::lock_guard lock(c.mutex);
+  if (block.epoch != c.epoch) return;
+  const double now = c.stream[{block.device, block.stream}];
+  for (const BlockUse& use : block.uses)
+    if (use.end > now && !use.recorded)
+      c.reuses.push_back("sim:" + std::to_string(block.device) + ", " + std::to_string(block.bytes) +
+                         " bytes of stream " + std::to_string(block.stream) + ", used by stream " +
+                         std::to_string(use.stream));
 }
 
 c10::StreamId current_stream(int device) { return streams.at(static_cast<std::size_t>(device)); }
@@ -160,6 +204,7 @@ void reset_clocks() {
   c.log.clear();
   c.races.clear();
   c.waits.clear();
+  c.reuses.clear();
   ++c.epoch;
 }
 double makespan() {
@@ -182,6 +227,10 @@ std::vector<Event> take_log() {
 std::vector<std::string> take_races() {
   const std::lock_guard lock(clocks().mutex);
   return std::exchange(clocks().races, {});
+}
+std::vector<std::string> take_early_reuses() {
+  const std::lock_guard lock(clocks().mutex);
+  return std::exchange(clocks().reuses, {});
 }
 std::vector<std::string> take_waits() {
   const std::lock_guard lock(clocks().mutex);

@@ -116,7 +116,10 @@ Tensor as_strided(const Tensor& t, IntArrayRef size, IntArrayRef stride, std::op
 Tensor reshape_alias(const Tensor& t, IntArrayRef size, IntArrayRef stride) {
   return at::native::_reshape_alias(t, size, stride);
 }
-void record_stream(Tensor&, c10::Stream) {}
+void record_stream(Tensor& tensor, c10::Stream stream) {
+  if (BlockHeader* header = header_of(tensor.storage().unsafeGetStorageImpl()->data_ptr()))
+    record_use(*header, stream.id());
+}
 
 /// Never destroyed: they would take the kernels back while other statics still use them.
 torch::Library& library(const char* name, c10::DispatchKey key) {

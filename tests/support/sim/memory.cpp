@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 
+#include "clock.hpp"
 #include "sim.hpp"
 
 namespace trainer::sim {
@@ -52,7 +53,7 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::Device where, int payer) {
     pool(payer).current -= static_cast<int64_t>(bytes);
     TORCH_CHECK_WITH(OutOfMemoryError, false, "host out of memory: ", bytes, " bytes");
   }
-  *header = BlockHeader{bytes, payer, 0, false, 0};
+  *header = BlockHeader{bytes, payer, 0, false, 0, payer >= 0 ? current_stream(payer) : 0, {}};
   void* data = header + 1;
   if (payer >= 0 && poison) std::memset(data, 0xFF, bytes);
   return {data, data, &release, where};
@@ -98,7 +99,9 @@ class SimAllocator final : public c10::DeviceAllocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t = {0, 0}) override {}
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (BlockHeader* header = header_of(data)) record_use(*header, stream.id());
+  }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     c10::CachingDeviceAllocator::DeviceStats result;
     const Stats now = stats(index);
@@ -157,6 +160,7 @@ void release(void* data) {
     const std::lock_guard lock(pinned_blocks().mutex);
     pinned_blocks().addresses.erase(data);
   }
+  if (header->device >= 0 && timeline_on()) check_uses(*header);
   pool(header->device).current -= static_cast<int64_t>(header->bytes);
   if (header->device >= 0 && poison) std::memset(data, 0xFF, header->bytes);
   std::free(header);
@@ -167,6 +171,7 @@ void move_charge(BlockHeader& header, int device) {
   charge(header.bytes, device);
   pool(header.device).current -= static_cast<int64_t>(header.bytes);
   header.device = device;
+  header.stream = device >= 0 ? current_stream(device) : 0;
 }
 
 c10::DeviceIndex current_device() { return current; }

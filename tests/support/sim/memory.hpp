@@ -3,11 +3,20 @@
 
 #include <c10/core/Allocator.h>
 
+#include <array>
 #include <cstdint>
 
 namespace trainer::sim {
 
 constexpr auto kSim = c10::DeviceType::PrivateUse1;
+
+/// A stream on which a block was used, other than the one that it was allocated on.
+struct BlockUse {
+  int64_t stream = 0;
+  double end = 0;         ///< virtual time at which the last use is over
+  bool recorded = false;  ///< by record_stream: the block stays until then
+};
+constexpr std::size_t kMostUses = 4;  ///< of different streams, noted for a block
 
 /// In front of every block; the deleter knows from it whom to credit, whichever thread frees.
 struct alignas(64) BlockHeader {
@@ -16,6 +25,8 @@ struct alignas(64) BlockHeader {
   int epoch = 0;        ///< of the clocks that `ready` belongs to
   bool pinned = false;  ///< page-locked host memory
   double ready = 0;     ///< virtual time at which the contents are complete
+  int64_t stream = 0;   ///< on which it was allocated, and which may use its memory again as soon as it is freed
+  std::array<BlockUse, kMostUses> uses{};
 };
 
 /// The header of a block made here, or null for memory of others.

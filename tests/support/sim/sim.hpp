@@ -72,6 +72,9 @@ std::vector<Event> take_log();
 /// Operations that read a tensor on a stream that had not waited for the stream that writes it: on a real device they
 /// may read what was there before. Empties the list.
 std::vector<std::string> take_races();
+/// Blocks that were freed while a stream that neither allocated nor recorded them (Tensor::record_stream) still used
+/// them: on a real device what is allocated next may overwrite them. Empties the list.
+std::vector<std::string> take_early_reuses();
 /// Operations and copies for whose end the host waited before it gave out more work: reads of values, and copies
 /// between host and device that were blocking or of memory that is not page-locked. Empties the list.
 std::vector<std::string> take_waits();

@@ -155,6 +155,22 @@ TEST_F(Clock, AMissingSynchronisationIsFound) {
   EXPECT_TRUE(take_races().empty());
 }
 
+/// A copy on a stream of its own reads what the computation may free meanwhile.
+TEST_F(Clock, MemoryThatIsGivenAwayTooEarlyIsFound) {
+  for (const bool recorded : {false, true}) {
+    reset_clocks();
+    at::Tensor source = at::ones({100, 100}, on(0));
+    const c10::Stream lane = guard_.getNewStream(device(0));
+    {
+      const c10::StreamGuard there(guard_.getNewStream(device(1))), here(lane);
+      source.to(device(1));
+      if (recorded) source.record_stream(lane);
+    }
+    source.reset();
+    EXPECT_EQ(take_early_reuses().size(), recorded ? 0U : 1U);
+  }
+}
+
 TEST_F(Clock, OnlyACopyFromPageLockedMemoryLeavesTheHostFree) {
   const at::Tensor a = at::ones({100, 100}, on(0)), b = at::ones({100, 100}, on(1)), host = at::ones({100, 100});
   const at::Tensor pinned = host.pin_memory();
