@@ -17,7 +17,20 @@ int64_t step_of(std::string_view line) {
   return given ? step->get<int64_t>() : std::numeric_limits<int64_t>::min();
 }
 
+template <typename Value>
+const Value& json_of(const Value& value) {
+  return value;
+}
+nlohmann::ordered_json json_of(const LogGroups& groups) { return to_json(groups); }
+
 }  // namespace
+
+nlohmann::ordered_json to_json(const LogGroups& groups) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [group, numbers] : groups)
+    for (const auto& [name, number] : numbers) object[group][name] = number;
+  return object;
+}
 
 uint64_t kept_bytes(std::string_view text, int64_t step) {
   std::size_t kept = 0;
@@ -36,7 +49,7 @@ LogFile::LogFile(const std::filesystem::path& file, int64_t step) : file_(file, 
 void LogFile::write(int64_t step, const std::vector<LogField>& fields) {
   nlohmann::ordered_json line = {{"step", step}};
   for (const LogField& field : fields) {
-    std::visit([&](const auto& value) { line[field.first] = value; }, field.second);
+    std::visit([&](const auto& value) { line[field.first] = json_of(value); }, field.second);
   }
   file_.append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <variant>
@@ -13,8 +14,12 @@
 
 namespace trainer::metrics {
 
+/// Numbers by name by group, {"cuda:0": {"step": 1, ...}, ...}, in this order.
+using LogGroups = std::vector<std::pair<std::string, std::vector<std::pair<std::string, int64_t>>>>;
+/// As in a line.
+nlohmann::ordered_json to_json(const LogGroups& groups);
 /// Fields in the order of the line. Numbers that are not finite are written as null.
-using LogField = std::pair<std::string, std::variant<bool, int64_t, double, std::string>>;
+using LogField = std::pair<std::string, std::variant<bool, int64_t, double, std::string, LogGroups>>;
 
 class LogFile {
  public:

@@ -10,7 +10,6 @@
 #include <vector>
 
 namespace trainer::plugin {
-namespace {
 
 /// The dynamic loader maps what the headers promise and dies of a bus error when the file ends before it: a copy that
 /// stopped half way must be found here. Everything else is the loader's to judge.
@@ -37,8 +36,6 @@ void require_whole(const std::filesystem::path& file) {
     throw OpenError(file.string() + " is cut short: " + std::to_string(size) + " bytes of at least " +
                     std::to_string(needed));
 }
-
-}  // namespace
 
 const void* open(const std::filesystem::path& file, Scope scope) {
   using boost::dll::load_mode::type;

@@ -14,6 +14,10 @@ struct OpenError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Throws OpenError when the file is no shared library or ends before what its headers promise; one that cannot be read
+/// is left to `open`.
+void require_whole(const std::filesystem::path& file);
+
 /// Opens `file` (absolute) with all symbols bound now, for the life of the process. Throws OpenError.
 /// The returned handle serves `find` only.
 const void* open(const std::filesystem::path& file, Scope scope);

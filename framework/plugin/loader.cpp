@@ -1,60 +1,28 @@
 #include <base/hash.hpp>
 #include <plugin/library.hpp>
 #include <plugin/loader.hpp>
+#include <plugin/match.hpp>
 #include <plugin/permissions.hpp>
 #include <trainer/sdk/fingerprint.hpp>
 #include <trainer/sdk/names.hpp>
 
 #include <algorithm>
-#include <sstream>
 
 namespace trainer::plugin {
 namespace {
 
-constexpr auto kApi = "0.1";
 static_assert(TRAINER_API_MAJOR == 0 && TRAINER_API_MINOR == 1, "kApi and the descriptor's numbers are one thing");
 
-/// The fields of a fingerprint that differ, e.g. "compiler: plugin gcc13, program gcc12".
-std::string fingerprint_difference(const std::string& theirs, const std::string& ours) {
-  const auto fields = [](const std::string& text) {
-    std::map<std::string, std::string> map;
-    std::istringstream stream(text);
-    for (std::string field; std::getline(stream, field, ';');) {
-      const auto equals = field.find('=');
-      map[field.substr(0, equals)] = equals == std::string::npos ? "" : field.substr(equals + 1);
-    }
-    return map;
-  };
-  const auto plugin = fields(theirs), program = fields(ours);
-  std::string text;
-  for (const auto& [key, value] : program) {
-    const auto it = plugin.find(key);
-    const std::string other = it == plugin.end() ? "(not stated)" : it->second;
-    if (other != value) text += "\n  " + key + ": plugin " + other + ", program " + value;
-  }
-  return text.empty() ? "\n  plugin  " + theirs + "\n  program " + ours : text;
-}
-
-void require_fingerprint(const std::string& plugin, const std::string& phase, const std::string& theirs) {
-  if (theirs != TRAINER_SDK_FINGERPRINT)
-    throw PluginError(plugin, phase,
-                      "built for another program:" + fingerprint_difference(theirs, TRAINER_SDK_FINGERPRINT) +
-                          "\n  rebuild the plugin with this program's SDK");
+const Program& program() {
+  static const Program ours{kApi, TORCH_VERSION, TRAINER_SDK_FINGERPRINT};
+  return ours;
 }
 
 /// Before dlopen: constructors run in it, and a wrong LibTorch or sanitizer can end the process there.
 void gate(const Manifest& manifest) {
-  const std::string& name = manifest.schema.name;
-  const auto check = [&](const char* what, const std::string& theirs, const std::string& ours) {
-    if (theirs != ours)
-      throw PluginError(name, "manifest",
-                        std::string("built for ") + what + " " + theirs + ", this program has " + ours + " (" +
-                            manifest.file.string() + "); rebuild the plugin");
-  };
-  check("SDK API", manifest.api, kApi);
-  check("LibTorch", manifest.torch, TORCH_VERSION);
-  require_fingerprint(name, "manifest", manifest.fingerprint);
-  require_safe_permissions(name, manifest.library);
+  if (const std::string text = mismatch(manifest, program()); !text.empty())
+    throw PluginError(manifest.schema.name, "manifest", text);
+  require_safe_permissions(manifest.schema.name, manifest.library);
 }
 
 const trainer_plugin_v1& handshake(const Manifest& manifest, const void* library) {
@@ -117,6 +85,7 @@ const Manifest& Loader::manifest_of(const std::string& kind, const std::string& 
 }
 
 void Loader::require(const std::string& kind, const std::string& name) {
+  require_unambiguous(found_, kind, name);
   if (!registered(kind, name)) load(manifest_of(kind, name));
 }
 
@@ -134,7 +103,9 @@ std::vector<std::string> Loader::load(const Manifest& manifest) {
     throw PluginError(name, "open", error.what());
   }
   const trainer_plugin_v1& plugin = handshake(manifest, library);
-  require_fingerprint(name, "fingerprint", plugin.fingerprint);
+  if (const std::string fields = fingerprint_difference(plugin.fingerprint, program().fingerprint); !fields.empty())
+    throw PluginError(name, "fingerprint",
+                      "built for another program:" + fields + "\n  rebuild the plugin with this program's SDK");
   StagedRegistrar registrar(registry_);
   guard(name, "init", [&] { plugin.init(static_cast<Registrar*>(&registrar)); });
   std::vector<std::string> offered = registrar.names();

@@ -5,7 +5,7 @@
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
-#include <set>
+#include <optional>
 
 namespace trainer::plugin {
 namespace {
@@ -25,6 +25,34 @@ std::vector<std::filesystem::path> manifest_files(const std::filesystem::path& f
     if (entry.path().string().ends_with(".plugin.toml")) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
+}
+
+const Manifest* same_of(const std::vector<Manifest>& all, const Manifest& one) {
+  const auto it = std::find_if(all.begin(), all.end(), [&](const Manifest& other) {
+    return other.schema.kind == one.schema.kind && other.schema.name == one.schema.name;
+  });
+  return it == all.end() ? nullptr : &*it;
+}
+
+/// With what comes with the program, built in or as a plugin. Two of others: the folder that is named first counts.
+std::optional<Clash> clash_with(const std::vector<Manifest>& before, const Manifest& one) {
+  const auto text = [&](const std::string& theirs, const std::string& ours) {
+    return "the " + one.schema.kind + " \"" + one.schema.name + "\" of " + theirs +
+           " has the name of the program's own" + ours +
+           "; give the plugin another name, or take its folder from the search path";
+  };
+  const auto clash = [&](const Manifest& theirs, const Manifest& ours) {
+    return Clash{one.schema.kind, one.schema.name, text(theirs.file.string(), ", " + ours.file.string())};
+  };
+  if (!is_own(one))
+    for (const recipe::ComponentSchema& schema : recipe::builtin_components())
+      if (schema.kind == one.schema.kind && schema.name == one.schema.name)
+        return Clash{schema.kind, schema.name, text(one.file.string(), ", which is built in")};
+  const Manifest* const other = same_of(before, one);
+  if (other == nullptr || is_own(one) == is_own(*other)) return std::nullopt;
+  std::error_code error;  // the same folder under two names is no second plugin
+  if (std::filesystem::equivalent(one.file, other->file, error)) return std::nullopt;
+  return is_own(one) ? clash(*other, one) : clash(one, *other);
 }
 
 }  // namespace
@@ -69,14 +97,14 @@ Manifest read_manifest(const std::filesystem::path& file) {
 
 Found find_manifests(const std::vector<SearchFolder>& folders) {
   Found found;
-  std::set<std::pair<std::string, std::string>> known;
   for (const auto& [folder, origin] : folders) {
     for (const auto& file : manifest_files(folder)) {
       try {
         Manifest manifest = read_manifest(file);
         manifest.origin = origin;
-        if (known.emplace(manifest.schema.kind, manifest.schema.name).second)
-          found.manifests.push_back(std::move(manifest));
+        if (std::optional<Clash> clash = clash_with(found.manifests, manifest))
+          found.clashes.push_back(std::move(*clash));
+        if (same_of(found.manifests, manifest) == nullptr) found.manifests.push_back(std::move(manifest));
       } catch (const Error& error) {
         found.problems.emplace_back(error.what());
       }
@@ -85,7 +113,13 @@ Found find_manifests(const std::vector<SearchFolder>& folders) {
   return found;
 }
 
+void require_unambiguous(const Found& found, const std::string& kind, const std::string& name) {
+  for (const Clash& clash : found.clashes)
+    if (clash.kind == kind && clash.name == name) throw PluginError(name, "find", clash.text);
+}
+
 std::vector<recipe::ComponentSchema> schemas(const Found& found) {
+  for (const Clash& clash : found.clashes) throw PluginError(clash.name, "find", clash.text);
   std::vector<recipe::ComponentSchema> list;
   list.reserve(found.manifests.size());
   for (const Manifest& manifest : found.manifests) list.push_back(manifest.schema);

@@ -36,15 +36,24 @@ inline bool is_own(const Manifest& manifest) {
   return manifest.origin == "build tree" || manifest.origin == "installed";
 }
 
+/// A plugin of others with the kind and name of one that comes with the program: nobody could tell which one ran.
+struct Clash {
+  std::string kind, name, text;  ///< `text` names both files
+};
+
 struct Found {
   std::vector<Manifest> manifests;    ///< in order of folder, then file name; the first of a kind and name counts
   std::vector<std::string> problems;  ///< manifests that could not be read, one message each
+  std::vector<Clash> clashes{};
 };
 
 /// Reads all manifests of `folders`. A folder that does not exist is skipped; a bad manifest hides no other.
 Found find_manifests(const std::vector<SearchFolder>& folders);
 
-/// Schemas of what was found.
+/// Throws PluginError (find) when the name is that of a clash.
+void require_unambiguous(const Found& found, const std::string& kind, const std::string& name);
+
+/// Schemas of what was found. Throws PluginError (find) when there is a clash.
 std::vector<recipe::ComponentSchema> schemas(const Found& found);
 
 }  // namespace trainer::plugin

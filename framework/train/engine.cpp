@@ -6,6 +6,7 @@
 #include <base/log.hpp>
 #include <data/image.hpp>
 #include <planner/byte_counter.hpp>
+#include <recipe/locate.hpp>
 #include <train/commands/commands.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -52,10 +53,14 @@ extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const 
   if (std::strcmp(version, TRAINER_VERSION) != 0)
     return report(ExitCode::unavailable, std::string("this program is version ") + version + ", its engine is " +
                                              TRAINER_VERSION + "; install both anew");
+  Request parsed;
   try {
-    return dispatch(command, parse_request(request));
+    parsed = parse_request(request);
+    return dispatch(command, parsed);
   } catch (const Error& error) {
-    return report(error.exit_code(), error.what());
+    const bool of_recipe = error.exit_code() == ExitCode::bad_recipe;
+    return report(error.exit_code(), of_recipe ? recipe::with_position(error.what(), parsed.recipe, parsed.overrides)
+                                               : std::string(error.what()));
   } catch (const c10::OutOfMemoryError& error) {
     return report(ExitCode::out_of_memory, short_text(error) + advice_for(ExitCode::out_of_memory));
   } catch (const c10::AcceleratorError& error) {

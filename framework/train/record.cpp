@@ -1,12 +1,40 @@
 #include <base/log.hpp>
+#include <base/units.hpp>
 #include <train/record.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 namespace trainer::train {
+
+metrics::LogGroups bytes_by_device(const PhaseBytes& phases, const std::vector<StepUse>& steps) {
+  metrics::LogGroups groups;
+  for (std::size_t i = 0; i < phases.devices().size(); ++i) {
+    const StepUse use = i < steps.size() ? steps[i] : StepUse{};
+    auto& [device, numbers] = groups.emplace_back(
+        phases.devices()[i].str(),
+        std::vector<std::pair<std::string, int64_t>>{
+            {"step", use.step}, {"kept", use.kept}, {"first_step", use.first_step}, {"later_steps", use.later_steps}});
+    for (const char* phase : {"cache", "load", "sample", "save"}) numbers.emplace_back(phase, phases.peak(phase, i));
+  }
+  return groups;
+}
+
+std::string in_words(const std::vector<std::pair<std::string, int64_t>>& numbers) {
+  static const std::map<std::string, std::string> names{
+      {"kept", "activations kept"}, {"first_step", "first step"}, {"later_steps", "later steps"}};
+  std::string text;
+  for (const auto& [name, number] : numbers) {
+    if (number == 0 || name == "step") continue;  // a phase that did not come; the last step is no summary
+    const auto words = names.find(name);
+    text += (text.empty() ? "tensors: " : ", ") + (words == names.end() ? name : words->second) + " " +
+            format_bytes(static_cast<double>(number));
+  }
+  return text.empty() ? "no tensors" : text;
+}
 
 Record::Record(const recipe::Recipe& recipe, metrics::Console& console)
     : recipe_(recipe),
@@ -21,7 +49,7 @@ void Record::open(const std::filesystem::path& folder, int64_t steps_done) {
 
 void Record::begin() { throughput_ = metrics::Throughput(std::chrono::steady_clock::now()); }
 
-void Record::step(const StepReport& report, const PhaseBytes& phases) {
+void Record::step(const StepReport& report, const PhaseBytes& phases, const StepMeter& steps) {
   loss_.add(report.loss);
   throughput_.step_done(std::chrono::steady_clock::now());
   if (report.step <= std::clamp<int64_t>(recipe_.run.steps / 10, 1, 50)) early_loss_ = {report.step, loss_.value()};
@@ -30,12 +58,13 @@ void Record::step(const StepReport& report, const PhaseBytes& phases) {
   shown.seconds_left = throughput_.seconds_left(recipe_.run.steps - report.step);
   shown.memory = metrics::memory_use().resident;
   console_.step(shown);
-  if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0) try_to_write(report, phases, shown.memory);
+  if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0)
+    try_to_write(report, bytes_by_device(phases, steps.uses()), shown.memory);
 }
 
-void Record::try_to_write(const StepReport& report, const PhaseBytes& phases, int64_t memory) {
+void Record::try_to_write(const StepReport& report, const metrics::LogGroups& bytes, int64_t memory) {
   try {
-    write(report, phases, memory);
+    write(report, bytes, memory);
     warned_ = false;
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::io) throw;
@@ -45,7 +74,7 @@ void Record::try_to_write(const StepReport& report, const PhaseBytes& phases, in
   }
 }
 
-void Record::write(const StepReport& report, const PhaseBytes& phases, int64_t memory) {
+void Record::write(const StepReport& report, const metrics::LogGroups& bytes, int64_t memory) {
   if (log_)
     log_->write(report.step, {{"loss", report.loss},
                               {"loss_smoothed", loss_.value()},
@@ -53,11 +82,7 @@ void Record::write(const StepReport& report, const PhaseBytes& phases, int64_t m
                               {"grad_norm", report.grad_norm},
                               {"seconds", report.seconds},
                               {"memory", memory},
-                              {"peak_bytes", phases.peak("train")},
-                              {"peak_bytes_cache", phases.peak("cache")},
-                              {"peak_bytes_load", phases.peak("load")},
-                              {"peak_bytes_sample", phases.peak("sample")},
-                              {"peak_bytes_save", phases.peak("save")}});
+                              {"bytes", bytes}});
   if (tensorboard_) {
     const std::array<std::pair<std::string, double>, 4> scalars{{{"loss/train", report.loss},
                                                                  {"loss/smoothed", loss_.value()},

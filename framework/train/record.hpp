@@ -8,12 +8,19 @@
 #include <metrics/tensorboard.hpp>
 #include <recipe/recipe.hpp>
 #include <train/planning/phase_bytes.hpp>
+#include <train/step_meter.hpp>
 #include <train/trainer.hpp>
 
 #include <filesystem>
 #include <optional>
 
 namespace trainer::train {
+
+/// Bytes of tensors by device: of steps ("step", "kept", "first_step", "later_steps") and of the other phases so far.
+metrics::LogGroups bytes_by_device(const PhaseBytes& phases, const std::vector<StepUse>& steps);
+
+/// One device of these in words: "tensors: activations kept 1.2 MB, first step 9 MB, later steps 8.1 MB, load 6 MB".
+std::string in_words(const std::vector<std::pair<std::string, int64_t>>& numbers);
 
 class Record {
  public:
@@ -24,7 +31,7 @@ class Record {
   void open(const std::filesystem::path& folder, int64_t steps_done);
   /// Training begins now.
   void begin();
-  void step(const StepReport& report, const PhaseBytes& phases);
+  void step(const StepReport& report, const PhaseBytes& phases, const StepMeter& steps);
 
   [[nodiscard]] const metrics::SmoothedMean& loss() const { return loss_; }
   void set_loss(const metrics::SmoothedMean& loss) { loss_ = loss; }
@@ -38,8 +45,8 @@ class Record {
 
  private:
   /// A disk that takes no row costs that row, not the run.
-  void try_to_write(const StepReport& report, const PhaseBytes& phases, int64_t memory);
-  void write(const StepReport& report, const PhaseBytes& phases, int64_t memory);
+  void try_to_write(const StepReport& report, const metrics::LogGroups& bytes, int64_t memory);
+  void write(const StepReport& report, const metrics::LogGroups& bytes, int64_t memory);
 
   const recipe::Recipe& recipe_;
   metrics::Console& console_;

@@ -62,7 +62,8 @@ Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
       random_(static_cast<uint64_t>(recipe_.run.seed)),
       samples_(folder_ / "samples"),
       record_(recipe_, console_),
-      profiler_(ranks.writer() ? request.profile : 0, folder_ / "profile", assembly.devices()) {
+      profiler_(ranks.writer() ? request.profile : 0, folder_ / "profile", assembly.devices()),
+      phases_(assembly.devices()) {
   if (ranks_.writer()) {
     lock_.emplace(folder_);
     run_id_ = run_id_of(folder_);
@@ -98,11 +99,11 @@ void Run::prepare() {
   if (ranks_.size() > 1 && device().is_cuda()) ranks_.use(at::kCUDA, open_nccl(request_));
   // What does not fit together is told before hours of encoding. With a budget the plan decides what fits.
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
-  prepared_ = phases_.during("cache", device(), [&] { return train::prepare(assembly_, console_, ranks_); });
+  prepared_ = phases_.during("cache", [&] { return train::prepare(assembly_, console_, ranks_); });
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();
-  loaded_ = phases_.during("load", device(), [&] { return assembly_.load_model(ModelUse::train); });
+  loaded_ = phases_.during("load", [&] { return assembly_.load_model(ModelUse::train); });
   if (const std::string idle = loaded_.memory.idle(); !idle.empty()) log_warning(idle);
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
@@ -228,6 +229,9 @@ void Run::resume() {
   parts.ranks = &ranks_;
   // Where devices compute, a processor is free for it; where processors do, it would take what the backward needs.
   parts.overlap = !device().is_cpu();
+  parts.before_step = [this](const ScheduleStep& entry) {
+    if (steps_) steps_->before(entry);
+  };
   int64_t step = 0;
   if (const std::optional<checkpoint::Loaded> found = find_checkpoint()) {
     const Progress saved = read_progress(*found);
@@ -244,7 +248,7 @@ void Run::resume() {
   }
   first_step_ = step;
   trainer_.emplace(std::move(parts), step);
-  trainer_->recompute_state().always = recipe_.memory.verify == "always";
+  if (recipe_.memory.verify == "always") trainer_->recompute_state().always = true;
   trainer_->recompute_state().name_of = [this](const at::Tensor& leaf) {
     for (const Parameter* parameter : loaded_.trained)
       if (parameter->value().is_same(leaf)) return parameter->name();
@@ -280,7 +284,7 @@ bool Run::train() {
   const recipe::Sample& sample = recipe_.sample;
   if (steps_done() == 0 && sample.before) draw_samples("before");
   record_.begin();
-  step_bytes_.emplace(device());
+  steps_.emplace(assembly_.devices(), loaded_.placement, loaded_.trained);
   stop_ = ranks_.first(checkpoint::stop_signal());
   if (stop_.rank < 0) trainer_->fit(recipe_.run.steps, [this](const StepReport& report) { return after_step(report); });
   console_.clear();
@@ -312,8 +316,8 @@ void Run::log_recompute() {
 }
 
 bool Run::after_step(const StepReport& report) {
-  phases_.add("train", step_bytes_->peak());
-  record_.step(report, phases_);
+  steps_->end_step();
+  record_.step(report, phases_, *steps_);
   log_recompute();
   if (report.step == first_step_ + 2) tell(trainer_->exchange_text());  // the first step learns what comes when
   tell(profiler_.after_step());
@@ -333,7 +337,7 @@ bool Run::after_step(const StepReport& report) {
     if (is_saved(step)) save_on_the_way();
     if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
   }
-  step_bytes_.emplace(device());
+  steps_->begin_step();
   if (stopped || is_saved(step + 1)) tested_.test_next(trainer_->recompute_state());
   return true;
 }
@@ -371,7 +375,7 @@ void Run::draw_samples(const std::string& title) {
       ranks_.check();
       stop_if_asked();
     };
-    const Pictures pictures = phases_.during("sample", device(), [&] {
+    const Pictures pictures = phases_.during("sample", [&] {
       return draw(
           loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); }, progress);
     });
@@ -407,7 +411,7 @@ void Run::save_checkpoint(Save when) {
   checkpoint::Patience patience;
   patience.room = std::chrono::seconds(recipe_.checkpoint.final_save_wait);
   try {
-    last_checkpoint_ = phases_.during("save", device(), [&] {
+    last_checkpoint_ = phases_.during("save", [&] {
       return places_->save(
           steps_done(), [this] { return state(); }, fingerprints(), when == Save::at_the_end, patience, note);
     });
@@ -439,7 +443,7 @@ void Run::export_weights() {
   if (!ranks_.writer()) return;
   const distributed::LongWork work(ranks_, "exporting", distributed::LongWork::When::always);
   const Averaged averaged(ema_);
-  last_export_ = phases_.during("save", device(), [&] { return export_trained(loaded_, export_file(), steps_done()); });
+  last_export_ = phases_.during("save", [&] { return export_trained(loaded_, export_file(), steps_done()); });
 }
 
 void Run::finish() {
@@ -461,12 +465,7 @@ void Run::finish() {
 
 void Run::print_results() const {
   const metrics::MemoryUse memory = metrics::memory_use();
-  nlohmann::ordered_json phases;
-  std::string phase_text;
-  for (const auto& [name, peak] : phases_.peaks()) {
-    phases[name] = peak;
-    phase_text += (phase_text.empty() ? "" : ", ") + name + " " + format_bytes(static_cast<double>(peak));
-  }
+  const metrics::LogGroups bytes = bytes_by_device(phases_, steps_ ? steps_->uses() : std::vector<StepUse>());
   if (request_.json) {
     std::printf("%s\n", nlohmann::ordered_json{{"steps", steps_done()},
                                                {"loss", record_.loss().value()},
@@ -474,7 +473,7 @@ void Run::print_results() const {
                                                {"samples", last_grid_.string()},
                                                {"checkpoint", last_checkpoint_.string()},
                                                {"peak_memory", memory.peak},
-                                               {"peak_bytes", phases}}
+                                               {"bytes", metrics::to_json(bytes)}}
                             .dump(2)
                             .c_str());
     return;
@@ -486,8 +485,8 @@ void Run::print_results() const {
   if (!last_grid_.empty()) std::printf("samples     %s\n", last_grid_.c_str());
   std::printf("checkpoint  %s\nlog         %s\n", last_checkpoint_.c_str(), (folder_ / "log.jsonl").c_str());
   if (record_.on_tensorboard()) std::printf("TensorBoard %s\n", (folder_ / "tb").c_str());
-  std::printf("peak memory %s; tensors: %s\n", format_bytes(static_cast<double>(memory.peak)).c_str(),
-              phase_text.c_str());
+  std::printf("peak memory %s\n", format_bytes(static_cast<double>(memory.peak)).c_str());
+  for (const auto& [device, numbers] : bytes) std::printf("%-11s %s\n", device.c_str(), in_words(numbers).c_str());
 }
 
 }  // namespace trainer::train

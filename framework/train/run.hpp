@@ -37,8 +37,8 @@ class Run {
   void finish();
 
  private:
-  /// Throws Error (bad_recipe) when another recipe made what is in the folder, (not_found) when its newest checkpoint is
-  /// not found and --resume says neither "never" nor another one.
+  /// Throws Error (bad_recipe) when another recipe made what is in the folder, (not_found) when its newest checkpoint
+  /// is not found and --resume says neither "never" nor another one.
   void require_recipe_of_folder() const;
   /// All ranks see one run folder and agree on what is run (cache_phase.hpp). Throws Error naming the rank that does
   /// not.
@@ -105,8 +105,8 @@ class Run {
   distributed::First stop_;  ///< the signal that stops the run
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
   PhaseBytes phases_;
-  std::optional<planner::PeakMark> step_bytes_;  ///< since the last step
-  int64_t first_step_ = 0;                       ///< steps done when this process took over
+  std::optional<StepMeter> steps_;  ///< since training began
+  int64_t first_step_ = 0;          ///< steps done when this process took over
   bool recompute_logged_ = false;
   TestedSteps tested_;
 };

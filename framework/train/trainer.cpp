@@ -42,6 +42,9 @@ Trainer::Trainer(Parts parts, int64_t first_step)
     : parts_(std::move(parts)),
       stages_(parts_.model, parts_.objective, parts_.memory, parts_.placement, parts_.plugins),
       step_(first_step) {
+#if defined(TRAINER_VERIFY_ALWAYS)
+  recompute_state_.always = true;  // a debug build looks for its own mistakes, too
+#endif
   if (!parts_.overlap || parts_.ranks->size() == 1) return;
   std::vector<at::Tensor> parameters;
   for (const Parameter* parameter : parts_.optimizer.parameters()) parameters.push_back(parameter->value());

@@ -44,7 +44,7 @@ class Budget(RunCase):
             self.assertEqual(self.losses(run), self.losses(plain if plan["format"] == "none" else packed), plan["format"])
             self.assertEqual(len(plan["blocks"]), 6)
             self.assertLessEqual(plan["peak"], plan["budget"])
-            measured = max(line["peak_bytes"] for line in log_lines(run))
+            measured = max(line["bytes"]["cpu"]["step"] for line in log_lines(run))
             self.assertLessEqual(measured, plan["budget"], "what was counted while it trained")
             self.assertGreater(measured, 0.5 * plan["peak"])
             ways = {block["way"] for block in plan["blocks"]}

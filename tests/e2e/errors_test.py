@@ -390,6 +390,26 @@ class Check(Case):
             self.expect(LOCKED, ["no permission"], *arguments)
 
 
+class Strategies(Case):
+    """What only a plugin can judge is placed in the recipe as well."""
+
+    def test_options_have_a_place(self):
+        selective, packing = "selective_checkpointing", "fp8_weight_only"
+        for name, option, text in ((selective, 'save = ["cat"]', '"cat" is no preset'),
+                                   (selective, 'save = ["addbmm"]', "matches no operation"),
+                                   (selective, 'blocks = "every 1"', '"every 1" is neither'),
+                                   (selective, 'blocks = ["dingle.0"]', "matches no block"),
+                                   (packing, 'exclude = ["nothing.of.it"]', '"nothing.of.it"')):
+            with self.subTest(option):
+                recipe = self.write("own.toml", f'extends = "{SMALL}"\n[memory]\nstrategies = ["{name}"]\n'
+                                                f"[memory.{name}]\n  {option}\n")
+                key = option.split()[0]
+                place = f"own.toml:5:{4 + len(key) + 2}: memory.{name}.{key}: "
+                self.expect(BAD_RECIPE, [place, text], "check", recipe)
+        self.expect(BAD_RECIPE, f"--set memory.{selective}.save=[\"cat\"]: memory.{selective}.save: ", "check", SMALL,
+                    *settings(f'memory.strategies=["{selective}"]', f'memory.{selective}.save=["cat"]'))
+
+
 class Memory(Case):
     def test_the_machine_has_too_little(self):
         """With an address space that ends early, as `ulimit -v` or a container's limit makes it."""

@@ -34,6 +34,16 @@ class Split(RunCase):
                 run = self.folder / f"{name}-{len(memory)}"
                 self.simulated(run, *placement, f"memory.strategies={memory}")
                 self.assertEqual(self.result(run), expected, f"{name} {memory}")
+        self.assert_bytes_of_each_device()
+
+    def assert_bytes_of_each_device(self):
+        """Of the two devices each has its own numbers, and recomputation keeps less on both."""
+        plain, recomputed = (log_lines(self.folder / f"two-{length}")[-1]["bytes"] for length in (2, 22))
+        self.assertEqual([list(plain), list(recomputed)], [["sim:0", "sim:1"]] * 2)
+        for device, use in plain.items():
+            self.assertTrue(0 < recomputed[device]["kept"] < use["kept"] < use["step"] <= use["later_steps"], use)
+            self.assertGreater(use["load"], 0)
+        self.assertNotEqual(plain["sim:0"]["step"], plain["sim:1"]["step"])
 
     def test_a_checkpoint_goes_on_under_another_placement(self):
         self.train(self.folder / "cpu", **MICRO)

@@ -1,7 +1,9 @@
 """The program itself: help, what it loads, LibTorch and plugins that are no good, and the commands that only look."""
 
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import time
@@ -135,6 +137,29 @@ class Plugins(RunCase):
             found,
         )
         self.expect(0, ["full_checkpointing", "flux2_vae"], "plugins", "list")
+        self.assertTrue(all(row["usable"] and row["reason"] == "" for row in rows), rows)
+
+    def test_list_says_what_cannot_be_used(self):
+        """Built for another LibTorch; without its library; cut short; with the name of one of the program's own."""
+        source = pathlib.Path(os.environ["TRAINER_TEST_TOY_STRATEGIES"])
+        manifest = (source / "honest_store.plugin.toml").read_text()
+        library = (source / "honest_store.so").read_bytes()
+        torch = re.search(r'^torch = "(.*)"', manifest, re.M)[1]
+        for name, text, data in (("old", manifest.replace(f'"{torch}"', '"1.0"', 1), library), ("gone", manifest, None),
+                                 ("short", manifest, library[:5000]), ("full_checkpointing", manifest, library)):
+            self.write(f"plugins/{name}.plugin.toml", text.replace("honest_store", name))
+            if data is not None:
+                (self.folder / f"plugins/{name}.so").write_bytes(data)
+        env = {"TRAINER_PLUGIN_PATH": str(self.folder / "plugins")}
+        rows = json.loads(self.expect(REJECTED, [], "--json", "plugins", "list", env=env).out)
+        reasons = {row["name"]: row["reason"] for row in rows if not row["usable"]}
+        self.assertEqual(set(reasons), {"old", "gone", "short", "full_checkpointing"})
+        own = re.escape(str(pathlib.Path(os.environ["TRAINER_BUILD"]) / "strategies/memory/full_checkpointing"))
+        for name, text in (("old", r"built for LibTorch 1\.0"), ("gone", "is not there"), ("short", "cut short"),
+                           ("full_checkpointing", rf"plugins/full_checkpointing\.plugin\.toml.*{own}/full_checkpointing")):
+            self.assertRegex(reasons[name], text)
+        self.expect(REJECTED, ["CANNOT BE USED: built for LibTorch 1.0"], "plugins", "list", env=env)
+        self.expect(REJECTED, ["has the name of the program's own"], "check", SMALL, env=env)
 
     def test_check(self):
         _, folder = self.good()

@@ -219,10 +219,48 @@ class Attestation(ProveCase):
         self.assertFalse(record["attested"])
         self.assertIn("memory honest_store 0.1.0", record["strangers"][0])
         self.assertEqual(len(log_lines(output)), 6)
-        self.expect(0, ["PROVEN", "differ", "noted in"], "plugins", "check", folder / "honest_store.plugin.toml")
+        check = ["plugins", "check", folder / "honest_store.plugin.toml"]
+        out = self.expect(0, ["PROVEN", "differ", "noted in"], *check).out
+        cells, refused = (int(re.search(text, out)[1]) for text in (r"(\d+) cells:", r"(\d+) refused by declaration"))
+        self.assertRegex(out, r"\n  \d+ refused: memory\.strategies: .* both choose what is recomputed")
+        self.assertNotIn("| refused", out)
+        full = self.expect(0, [], *check, "--all").out
+        self.assertEqual((full.count("| refused"), full.count("\n| conformance")), (refused, cells))
         result, record, _ = run("after")
         self.assertNotIn("not proven", result.err)
         self.assertTrue(record["attested"])
+
+    def test_a_changed_manifest_has_to_be_proven_again(self):
+        """Its defaults and tolerances are part of what was proven."""
+        folder = self.plugin("honest_store")
+        manifest = folder / "honest_store.plugin.toml"
+        self.expect(0, ["PROVEN", "noted in"], "plugins", "check", manifest, env=self.config())
+        arguments = ["--plugin-dir", folder, *self.arguments(
+            self.folder / "run", 'memory.strategies=["full_checkpointing", "honest_store"]', run__steps=1)]
+        self.assertNotIn("not proven", self.expect(0, [], *arguments, env=self.config()).err)
+        manifest.write_text(manifest.read_text() + "\n[tolerance]\nrounding = 0.01\n")
+        self.assertIn("not proven", self.expect(0, [], *arguments, env=self.config()).err)
+
+    def test_a_proof_of_one_recipe_does_not_overrule_a_failed_check(self):
+        """A store that fails in fp32 only is found by the check; the proof of a recipe in bf16 cannot see it."""
+        folder = self.plugin("failing_store")
+        check = ["plugins", "check", folder / "failing_store.plugin.toml"]
+        recipe = settings('memory.strategies=["full_checkpointing", "failing_store"]', model__dtype='"bf16"')
+        prove = ["--plugin-dir", folder, "prove", SMALL, *self.quick, *recipe]
+        self.expect(0, ["PROVEN", "attested in"], *prove, env=self.config())
+        run = ["--plugin-dir", folder, *self.arguments(self.folder / "run", run__steps=1), *recipe]
+        self.assertNotIn("found wrong", self.expect(0, [], *run, env=self.config()).err)
+        self.expect(REJECTED, "NOT PROVEN", *check, env=self.config())
+        out = self.expect(0, ["PROVEN", "not attested: `trainer plugins check` found wrong: memory failing_store"], *prove,
+                          env=self.config()).out
+        self.assertNotIn("attested in", out)
+        self.assertIn("found wrong: memory failing_store", self.expect(0, [], *run, env=self.config()).err)
+        self.assertFalse(json.loads((self.folder / "run/run.json").read_text())["attested"])
+
+    def test_a_strategy_that_fails_in_a_step_is_named(self):
+        self.expect(REJECTED, 'plugin "failing_store", take: the store is gone', "--plugin-dir", self.plugin("failing_store"),
+                    *self.arguments(self.folder / "run", 'memory.strategies=["full_checkpointing", "failing_store"]',
+                                    model__dtype='"fp32"'))
 
     def test_own_plugins_need_no_attestation(self):
         output = self.folder / "run"
@@ -236,7 +274,8 @@ class Attestation(ProveCase):
         result = self.expect(
             REJECTED, ["NOT PROVEN: memory \"rounding_store\"", 'plugin "rounding_store", take'], "plugins", "check",
             folder / "rounding_store.plugin.toml", env=self.config())
-        self.assertFalse((self.folder / "config" / "trainer").exists(), result)
+        notes = list((self.folder / "config" / "trainer" / "attestations").iterdir())
+        self.assertEqual([note.name.endswith(".failed.json") for note in notes], [True], result)
 
 
 if __name__ == "__main__":

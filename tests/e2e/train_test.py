@@ -81,10 +81,17 @@ class Outputs(RunCase):
     def assert_logged(self, run, steps):
         lines = log_lines(run)
         self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
-        phases = ["peak_bytes" + phase for phase in ("", "_cache", "_load", "_sample", "_save")]
-        fields = ["step", "loss", "loss_smoothed", "lr", "grad_norm", "seconds", "memory", *phases]
+        fields = ["step", "loss", "loss_smoothed", "lr", "grad_norm", "seconds", "memory", "bytes"]
         self.assertEqual(list(lines[0]), fields)
-        self.assertGreater(lines[-1]["peak_bytes"], lines[-1]["peak_bytes_load"])
+        numbers = ["step", "kept", "first_step", "later_steps", "cache", "load", "sample", "save"]
+        for line in lines:
+            self.assertEqual([(device, list(bytes)) for device, bytes in line["bytes"].items()], [("cpu", numbers)])
+        first, last = (lines[i]["bytes"]["cpu"] for i in (0, -1))
+        self.assertEqual((first["first_step"], first["later_steps"]), (first["step"], 0))
+        self.assertEqual(last["first_step"], first["step"])
+        self.assertEqual(last["later_steps"], max(line["bytes"]["cpu"]["step"] for line in lines[1:]))
+        self.assertGreater(last["later_steps"], last["load"])
+        self.assertTrue(0 < last["kept"] < last["step"], last)
         for line in lines:
             self.assertGreater(line["loss"], 0)
             self.assertEqual(line["lr"], 1e-3)

@@ -21,6 +21,38 @@ TEST(Search, TheFirstFolderWinsPerKindAndName) {
       << "in order of folder, then file name";
 }
 
+/// Nobody could tell which of the two a run used, so neither is: by name, and wherever recipes are read.
+TEST(Search, APluginMayNotTakeTheNameOfOneOfTheProgram) {
+  Folder theirs, ours;
+  theirs.add_manifest("a");
+  theirs.add_manifest("b");
+  theirs.add_manifest("flow_matching", {{"kind", "\"objective\""}});
+  ours.add_manifest("a");
+  const Found found = find_manifests({{theirs.path(), "--plugin-dir"}, {ours.path(), "installed"}});
+  ASSERT_EQ(found.clashes.size(), 2U);
+  for (const std::string& file : {(theirs.path() / "a.plugin.toml").string(), (ours.path() / "a.plugin.toml").string()})
+    EXPECT_NE(found.clashes[1].text.find(file), std::string::npos) << found.clashes[1].text;
+  EXPECT_NE(found.clashes[0].text.find("the objective \"flow_matching\" of " +
+                                       (theirs.path() / "flow_matching.plugin.toml").string() +
+                                       " has the name of the program's own, which is built in"),
+            std::string::npos)
+      << found.clashes[0].text;
+  EXPECT_THROW(schemas(found), PluginError);
+  EXPECT_THROW(require_unambiguous(found, "memory", "a"), PluginError);
+  EXPECT_NO_THROW(require_unambiguous(found, "memory", "b"));
+  EXPECT_THROW(Loader({{theirs.path(), "--plugin-dir"}, {ours.path(), "installed"}}).require("memory", "a"),
+               PluginError);
+}
+
+/// Named twice, a folder holds its plugins once; two plugins of others: the first folder counts.
+TEST(Search, OneFolderUnderTwoNamesIsNoClash) {
+  Folder folder, other;
+  folder.add_manifest("a");
+  other.add_manifest("a");
+  EXPECT_TRUE(find_manifests({{folder.path(), "--plugin-dir"}, {folder.path(), "build tree"}}).clashes.empty());
+  EXPECT_TRUE(find_manifests({{folder.path(), "--plugin-dir"}, {other.path(), "TRAINER_PLUGIN_PATH"}}).clashes.empty());
+}
+
 TEST(Search, ABadManifestHidesNoOtherAndDoesNotCount) {
   Folder first, second;
   first.add_manifest("a", {{"api", "= broken"}});

@@ -103,6 +103,18 @@ std::vector<at::Tensor> run_from_inputs(Block& block, const Flow& flow, const st
   return outputs;
 }
 
+/// Where a block's report stands: under its type. A plan may run blocks of one type differently; the treatment that is
+/// met first has the type alone, each other one says what it keeps, so that none hides another.
+RecomputeReport& report_of(const Kept& kept) {
+  auto& reports = kept.run.state->reports;
+  const std::string& type = kept.block->info().type;
+  const auto first = reports.find(type);
+  if (first == reports.end() || first->second.kept == kept.report.kept) return reports[type];
+  std::string list;
+  for (const std::string& op : kept.report.kept) list += (list.empty() ? "" : ", ") + op;
+  return reports[type + " keeping " + (list.empty() ? "nothing" : list)];
+}
+
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static variable_list forward(AutogradContext* ctx, at::TensorList flat, const c10::intrusive_ptr<Kept>& kept) {
     ctx->set_materialize_grads(false);
@@ -250,7 +262,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       report.elided_flops += op.flops;
       report.dead.push_back(op.op + "#" + std::to_string(op.index));
     }
-    kept.run.state->reports[kept.block->info().type] = report;  // blocks of a type may be run differently: all of one
+    report_of(kept) = report;
   }
 };
 
@@ -277,7 +289,7 @@ void report_forward(Kept& kept, const Flow& flow) {
   for (const HeavyOp& op : kept.region->calls())
     if (kept.region->is_kept(op.position)) report.kept.push_back(op.op + "#" + std::to_string(op.index));
   report.kept_calls = static_cast<int64_t>(report.kept.size());
-  kept.run.state->reports[kept.block->info().type] = report;
+  report_of(kept) = report;
 }
 
 /// Each differentiable input through a node of its own (see the header).

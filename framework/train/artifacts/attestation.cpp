@@ -5,6 +5,7 @@
 #include <trainer/sdk/fingerprint.hpp>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 namespace trainer::train {
@@ -19,18 +20,39 @@ std::vector<std::string> names_of(const Strangers& strangers) {
   return names;
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 /// Empty without a configuration folder.
 fs::path file_of(const Strangers& strangers) {
   const fs::path folder = user_config_folder();
   if (folder.empty()) return {};
-  std::vector<std::pair<std::string, std::string>> parts;
+  std::vector<std::array<std::string, 3>> parts;
   for (const plugin::Manifest& manifest : strangers)
-    parts.emplace_back(manifest.schema.kind + " " + manifest.schema.name, xxh128_file(manifest.library));
+    parts.push_back(
+        {manifest.schema.kind + " " + manifest.schema.name, xxh128_file(manifest.library), xxh128_file(manifest.file)});
   std::sort(parts.begin(), parts.end());
   FieldHash hash;
   hash.add(TRAINER_VERSION).add(TRAINER_SDK_FINGERPRINT);
-  for (const auto& [name, library] : parts) hash.add(name).add(library);
+  for (const auto& part : parts)
+    for (const std::string& field : part) hash.add(field);
   return folder / "attestations" / (hash.hex() + ".json");
+}
+
+/// Beside the attestation of the plugin alone.
+fs::path failure_of(const plugin::Manifest& stranger) {
+  fs::path file = file_of({stranger});
+  return file.empty() ? file : file.replace_extension(".failed.json");
+}
+
+void write_note(const fs::path& file, const nlohmann::ordered_json& note) {
+  if (file.empty())
+    throw Error(ExitCode::unavailable, "no folder for the attestation: neither XDG_CONFIG_HOME nor HOME is set");
+  make_folders(file.parent_path());
+  write_file_atomically(file, note.dump(1) + "\n");
 }
 
 }  // namespace
@@ -54,17 +76,12 @@ Strangers strangers_of(const recipe::Recipe& recipe, const plugin::Loader& loade
 
 fs::path attest(const Strangers& strangers, const std::string& proven) {
   const fs::path file = file_of(strangers);
-  if (file.empty())
-    throw Error(ExitCode::unavailable, "no folder for the attestation: neither XDG_CONFIG_HOME nor HOME is set");
-  make_folders(file.parent_path());
-  write_file_atomically(file, nlohmann::ordered_json{{"attestation", 1},
-                                                     {"plugins", describe(strangers)},
-                                                     {"trainer", TRAINER_VERSION},
-                                                     {"torch", TORCH_VERSION},
-                                                     {"fingerprint", TRAINER_SDK_FINGERPRINT},
-                                                     {"proven", proven}}
-                                      .dump(1) +
-                                  "\n");
+  write_note(file, {{"attestation", 1},
+                    {"plugins", describe(strangers)},
+                    {"trainer", TRAINER_VERSION},
+                    {"torch", TORCH_VERSION},
+                    {"fingerprint", TRAINER_SDK_FINGERPRINT},
+                    {"proven", proven}});
   return file;
 }
 
@@ -73,16 +90,35 @@ void withdraw(const Strangers& strangers) {
   if (const fs::path file = file_of(strangers); !file.empty()) fs::remove(file, ignored);
 }
 
+void note_check(const plugin::Manifest& stranger, bool failed) {
+  const fs::path file = failure_of(stranger);
+  std::error_code ignored;
+  if (failed)
+    write_note(file, {{"failed_check", 1}, {"plugins", describe({stranger})}, {"trainer", TRAINER_VERSION}});
+  else if (!file.empty())
+    fs::remove(file, ignored);
+}
+
+std::vector<std::string> failed_checks(const Strangers& strangers) {
+  Strangers failed;
+  for (const plugin::Manifest& manifest : strangers)
+    if (const fs::path file = failure_of(manifest); !file.empty() && fs::exists(file)) failed.push_back(manifest);
+  return names_of(failed);
+}
+
 bool attested(const Strangers& strangers) {
   if (strangers.empty()) return true;
+  if (!failed_checks(strangers).empty()) return false;
   const fs::path file = file_of(strangers);
   return !file.empty() && fs::exists(file);
 }
 
 std::string attestation_warning(const Strangers& strangers, const std::string& recipe) {
   if (attested(strangers)) return {};
-  std::string list;
-  for (const std::string& name : names_of(strangers)) list += (list.empty() ? "" : ", ") + name;
+  if (const std::vector<std::string> failed = failed_checks(strangers); !failed.empty())
+    return "`trainer plugins check` found wrong: " + joined(failed) +
+           "; results are not to be trusted until it passes (" + strangers.front().file.parent_path().string() + ")";
+  const std::string list = joined(names_of(strangers));
   const std::string check =
       strangers.size() == 1 ? "`trainer plugins check " + strangers.front().file.string() + "` or " : "";
   return "not proven to train what the plain run trains: " + list + "; " + check + "`trainer prove " + recipe +
@@ -93,7 +129,7 @@ std::vector<std::string> describe(const Strangers& strangers) {
   std::vector<std::string> list;
   for (const plugin::Manifest& manifest : strangers)
     list.push_back(manifest.schema.kind + " " + manifest.schema.name + " " + manifest.version + " (library " +
-                   xxh128_file(manifest.library) + ")");
+                   xxh128_file(manifest.library) + ", manifest " + xxh128_file(manifest.file) + ")");
   return list;
 }
 

@@ -42,6 +42,20 @@ MemoryStack::MemoryStack(std::vector<Named> strategies) : strategies_(std::move(
   policy_name_ = name_of("choose what is recomputed");
   store_name_ = name_of("store the inputs of blocks");
   residency_name_ = name_of("move weights between memories");
+  packer_ = owners["pack weights"];
+  if (format_ != nullptr) {
+    guarded_format_ = std::make_unique<GuardedFormat>(*format_, packer_->name);
+    format_ = guarded_format_.get();
+  }
+  if (policy_ != nullptr) guarded_policy_ = GuardedPolicy(*policy_, policy_name_);
+  if (store_ != nullptr) {
+    guarded_store_ = std::make_unique<GuardedStore>(*store_, store_name_);
+    store_ = guarded_store_.get();
+  }
+  if (residency_ != nullptr) {
+    guarded_residency_ = std::make_unique<GuardedResidency>(*residency_, residency_name_);
+    residency_ = guarded_residency_.get();
+  }
 }
 
 std::string MemoryStack::idle() const {
@@ -53,11 +67,9 @@ std::string MemoryStack::idle() const {
 }
 
 void MemoryStack::check_promises() {
-  for (const Named& one : strategies_) {
-    if (format_ == nullptr || one.strategy->weight_format() != format_) continue;
-    checked_format_ = std::make_unique<CheckedFormat>(*format_, one.name, one.rounding);
+  if (format_ != nullptr) {
+    checked_format_ = std::make_unique<CheckedFormat>(*format_, packer_->name, packer_->rounding);
     format_ = checked_format_.get();
-    break;
   }
   if (store_ != nullptr) {
     checked_store_ = std::make_unique<CheckedStore>(*store_, store_name_);
@@ -74,7 +86,7 @@ BlockRun MemoryStack::run_at(const Site& site, const Site* part, RecomputeState*
   run.site = site;
   const Site* const asked = whole_model_ ? &site : part;
   if (policy_ != nullptr && asked != nullptr) {
-    run.options = policy_->choose(*asked);
+    run.options = guarded_policy_.choose(*asked);
     const auto [known, fresh] =
         answers_.try_emplace({site.block->info().name, asked->index, asked->count}, run.options);
     const CheckpointOptions& before = known->second;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <train/assembly/checked_strategies.hpp>
+#include <train/assembly/guarded_strategies.hpp>
 #include <trainer/sdk/memory.hpp>
 #include <trainer/sdk/recompute.hpp>
 
@@ -40,7 +41,7 @@ class MemoryStack {
   [[nodiscard]] bool recomputes() const { return policy_ != nullptr; }
   /// To be called once the first step is done: settings that had no effect are errors.
   void after_first_step() const {
-    if (policy_ != nullptr && !partial_) policy_->after_first_step();
+    if (policy_ != nullptr && !partial_) guarded_policy_.after_first_step();
   }
   /// Only some of the model's blocks run: what names the others has no effect, rightly.
   void set_partial() { partial_ = true; }
@@ -67,6 +68,11 @@ class MemoryStack {
   ActivationStore* store_ = nullptr;
   RecomputePolicy* policy_ = nullptr;
   std::string policy_name_, store_name_, residency_name_;
+  const Named* packer_ = nullptr;  ///< whose `format_` is
+  std::unique_ptr<GuardedFormat> guarded_format_;
+  std::unique_ptr<GuardedStore> guarded_store_;
+  std::unique_ptr<GuardedResidency> guarded_residency_;
+  mutable GuardedPolicy guarded_policy_;
   std::unique_ptr<CheckedStore> checked_store_;
   std::unique_ptr<CheckedResidency> checked_residency_;
   std::unique_ptr<CheckedFormat> checked_format_;

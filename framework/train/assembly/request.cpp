@@ -24,6 +24,7 @@ Request parse_request(const std::string& text) {
   request.random_weights = json.value("random_weights", false);
   request.tflops = json.value("tflops", std::vector<double>{});
   request.ranks = json.value("ranks", 1);
+  request.all = json.value("all", false);
   request.json = json.value("json", false);
   request.quiet = json.value("quiet", false);
   request.timeout = json.value("timeout", request.timeout);

@@ -30,6 +30,7 @@ struct Request {
   std::vector<double> tflops{};        ///< of plan: what the devices compute in a second, in 1e12
   int ranks = 1;                       ///< of plan: processes that share every step
   std::vector<std::string> devices{};  ///< of plugins check
+  bool all = false;                    ///< of plugins check: print every row
   bool json = false, quiet = false;
   int64_t timeout = 600;         ///< of run and cache: distributed.timeout in seconds, as far as the recipe told it
   std::optional<Error> failure;  ///< of run and cache: what is wrong with this rank's recipe or files; for the others

@@ -8,6 +8,7 @@
 #include <distributed/environment.hpp>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
+#include <recipe/locate.hpp>
 #include <train/artifacts/disk_need.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/assemble.hpp>
@@ -31,13 +32,15 @@ using Json = nlohmann::ordered_json;
 /// Collects what was found: facts worth knowing and everything that would stop the run.
 class Findings {
  public:
+  /// Borrowed: says where the keys of messages stand.
+  explicit Findings(const Request& request) : request_(request) {}
   /// Runs one part of the check; what it throws becomes a finding (false), and the next part runs all the same.
   bool part(const std::string& name, const std::function<std::string()>& check) {
     try {
       facts_.emplace_back(name, check());
       return true;
     } catch (const Error& error) {
-      if (!missing_told_ || error.exit_code() != ExitCode::not_found) add_error(name, error.what(), error.exit_code());
+      if (!missing_told_ || error.exit_code() != ExitCode::not_found) add_error(name, placed(error), error.exit_code());
     } catch (const c10::Error& error) {
       add_error(name, error.what_without_backtrace(), ExitCode::failed);
     } catch (const std::exception& error) {
@@ -71,6 +74,12 @@ class Findings {
   }
 
  private:
+  /// A mistake of the recipe with its place.
+  std::string placed(const Error& error) const {
+    return error.exit_code() == ExitCode::bad_recipe
+               ? recipe::with_position(error.what(), request_.recipe, request_.overrides)
+               : error.what();
+  }
   void add_error(const std::string& name, const std::string& text, ExitCode code) {
     if (errors_.empty()) exit_code_ = code;
     for (auto& [names, known] : errors_)  // one mistake that several parts meet is one finding
@@ -80,6 +89,7 @@ class Findings {
       }
     errors_.emplace_back(name, text);
   }
+  const Request& request_;
   std::vector<std::pair<std::string, std::string>> facts_, errors_;
   ExitCode exit_code_ = ExitCode::done;
   bool missing_told_ = false;
@@ -242,7 +252,7 @@ std::string check_run_folder(Assembly& assembly) {
 
 int command_check(const Request& request) {
   const distributed::Place place = distributed::find_place();
-  Findings findings;
+  Findings findings(request);
   const std::unique_ptr<Assembly> made = assemble(request, place, findings);
   Assembly& assembly = *made;
   const recipe::Recipe& recipe = assembly.recipe();

@@ -50,11 +50,12 @@ std::string summary(const PluginCells& cells) {
 /// The note in the user's folder follows the verdict; a plugin of the program itself needs none.
 std::string note(const plugin::Manifest& manifest, const PluginCells& cells) {
   if (cells.rows.empty() || plugin::is_own(manifest)) return {};
-  if (!cells.passed()) {
-    withdraw({manifest});
-    return {};
-  }
   try {
+    note_check(manifest, !cells.passed());
+    if (!cells.passed()) {
+      withdraw({manifest});
+      return {};
+    }
     return attest({manifest}, summary(cells)).string();
   } catch (const Error& error) {
     log_warning(error.what());
@@ -90,8 +91,25 @@ void print_json(const plugin::Manifest& manifest, const std::vector<std::string>
   std::printf("%s\n", json.dump(2).c_str());
 }
 
+bool ran(const Row& row) { return row.verdict != Row::refused && row.verdict != Row::idle; }
+
+/// The rows that did not run, by their reason, in the order of the table.
+void print_reasons(const PluginCells& cells) {
+  std::vector<std::pair<std::string, int>> reasons;
+  for (const Row& row : cells.rows) {
+    if (ran(row)) continue;
+    const auto known =
+        std::find_if(reasons.begin(), reasons.end(), [&](const auto& one) { return one.first == row.result; });
+    known == reasons.end() ? static_cast<void>(reasons.emplace_back(row.result, 1))
+                           : static_cast<void>(++known->second);
+  }
+  if (reasons.empty()) return;
+  std::printf("\ncombinations that do not run (--all shows each):\n");
+  for (const auto& [reason, count] : reasons) std::printf("  %d %s\n", count, reason.c_str());
+}
+
 void print_table(const plugin::Manifest& manifest, const std::vector<std::string>& offered, const PluginCells& cells,
-                 const std::string& attestation) {
+                 const std::string& attestation, bool all) {
   const std::string name = manifest.schema.kind + " \"" + manifest.schema.name + "\"";
   std::printf("%s %s: loads, fingerprint matches, offers:\n", manifest.schema.name.c_str(), manifest.version.c_str());
   for (const std::string& one : offered) std::printf("  %s\n", one.c_str());
@@ -101,7 +119,9 @@ void print_table(const plugin::Manifest& manifest, const std::vector<std::string
     return;
   }
   std::printf("\n%s", prove::table_head().c_str());
-  for (const Row& row : cells.rows) std::printf("%s\n", row.text().c_str());
+  for (const Row& row : cells.rows)
+    if (all || ran(row)) std::printf("%s\n", row.text().c_str());
+  if (!all) print_reasons(cells);
   std::printf("\n%s\n", summary(cells).c_str());
   if (!cells.passed()) std::printf("NOT PROVEN: %s does not train what the plain run trains.\n", name.c_str());
   if (cells.passed())
@@ -124,7 +144,8 @@ int command_plugins_check(const Request& request) {
   const std::vector<std::string> offered = loader.load(manifest);
   const PluginCells cells = prove::check_plugin(loader, manifest, request.model, devices);
   const std::string attestation = note(manifest, cells);
-  request.json ? print_json(manifest, offered, cells, attestation) : print_table(manifest, offered, cells, attestation);
+  request.json ? print_json(manifest, offered, cells, attestation)
+               : print_table(manifest, offered, cells, attestation, request.all);
   return static_cast<int>(cells.passed() ? ExitCode::done : ExitCode::plugin_rejected);
 }
 

@@ -325,6 +325,19 @@ void store(Proof& proof, const recipe::Recipe& recipe, const std::map<std::strin
   }
 }
 
+/// The note in the user's folder follows the verdict, but for plugins that failed a check of more than this recipe.
+void note_attestation(Proof& proof, const Strangers& strangers, const std::string& recipe) {
+  if (strangers.empty()) return;
+  if (!proof.passed()) return withdraw(strangers);
+  if (!proof.complete()) return;
+  if (const Names failed = failed_checks(strangers); !failed.empty())
+    proof.notes += "not attested: `trainer plugins check` found wrong: " + join(failed, "") +
+                   ", in more combinations than this recipe's\n";
+  else
+    proof.notes +=
+        "attested in " + attest(strangers, "`trainer prove " + recipe + "`: " + proof.inputs).string() + "\n";
+}
+
 }  // namespace
 
 int command_prove(const Request& request) {
@@ -339,10 +352,7 @@ int command_prove(const Request& request) {
   Proof proof = Prover(assembly, request.random_weights, factor, notes).prove();
   if (request.random_weights) proof.notes += "random weights in the shapes of the file\n";
   const Strangers strangers = strangers_of(recipe, assembly.loader(), assembly.plan());
-  if (!strangers.empty() && proof.passed() && proof.complete())
-    proof.notes +=
-        "attested in " + attest(strangers, "`trainer prove " + request.recipe + "`: " + proof.inputs).string() + "\n";
-  if (!strangers.empty() && !proof.passed()) withdraw(strangers);
+  note_attestation(proof, strangers, request.recipe);
   store(proof, recipe, proof_subject(recipe, strangers, assembly.plan()));
   if (request.json)
     std::printf("%s\n", to_json(proof).dump(2).c_str());

@@ -34,7 +34,9 @@ bool compatible(const CandidateStrategy& a, const CandidateStrategy& b) {
 }
 
 CheckpointOptions PlannedRecompute::options(std::size_t way, const Site& site) {
-  return way == 0 ? CheckpointOptions{} : candidates_[way - 1].strategy->recompute_policy()->choose(site);
+  if (way == 0) return {};
+  const CandidateStrategy& one = candidates_[way - 1];
+  return plugin::guard(one.name, "choose", [&] { return one.strategy->recompute_policy()->choose(site); });
 }
 
 std::size_t PlannedRecompute::way(const std::string& name) const {

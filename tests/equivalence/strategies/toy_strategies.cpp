@@ -1,13 +1,16 @@
-/// @file Strategies of a stranger, one source, one define each: three that keep their promises and five that do not.
+/// @file Strategies of a stranger, one source, one define each: three that keep their promises and six that do not.
 #include <ATen/core/Tensor.h>
 #include <trainer/sdk/plugin.hpp>
+
+#include <stdexcept>
 
 namespace {
 
 using namespace trainer;
 
-#if defined(TOY_HONEST_STORE) || defined(TOY_ROUNDING_STORE)
-/// Keeps the inputs of recomputed blocks as copies; the wrong one as bf16.
+#if defined(TOY_HONEST_STORE) || defined(TOY_ROUNDING_STORE) || defined(TOY_FAILING_STORE)
+/// Keeps the inputs of recomputed blocks as copies; the wrong one as bf16; the failing one gives no stream of
+/// fp32 back.
 class Toy final : public MemoryStrategy, public ActivationStore {
  public:
   ActivationStore* activation_store() override { return this; }
@@ -20,6 +23,11 @@ class Toy final : public MemoryStrategy, public ActivationStore {
     return std::make_shared<at::Tensor>(tensor.detach().clone());
   }
   at::Tensor take(const std::shared_ptr<void>& handle, const Site&) override {
+#if defined(TOY_FAILING_STORE)
+    const at::Tensor& kept = *std::static_pointer_cast<at::Tensor>(handle);
+    if (kept.defined() && kept.dim() == 3 && kept.scalar_type() == at::kFloat)
+      throw std::runtime_error("the store is gone");
+#endif
     return *std::static_pointer_cast<at::Tensor>(handle);
   }
 };

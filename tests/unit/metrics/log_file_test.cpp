@@ -32,6 +32,8 @@ TEST_F(LogFileTest, OneObjectALineInTheGivenOrder) {
             "{\"step\":1,\"loss\":0.1,\"lr\":0.0001,\"event\":\"a \\\"b\\\"\\n\",\"count\":7,\"last\":false}\n");
   log.write(2, {{"loss", std::nan("")}, {"norm", INFINITY}});
   EXPECT_TRUE(content().ends_with("}\n{\"step\":2,\"loss\":null,\"norm\":null}\n"));
+  log.write(3, {{"bytes", LogGroups{{"sim:1", {{"step", 2}, {"kept", 1}}}, {"cpu", {{"step", 3}}}}}});
+  EXPECT_TRUE(content().ends_with("{\"step\":3,\"bytes\":{\"sim:1\":{\"step\":2,\"kept\":1},\"cpu\":{\"step\":3}}}\n"));
 }
 
 TEST_F(LogFileTest, EachLineIsThereAtOnce) {

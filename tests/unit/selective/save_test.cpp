@@ -145,6 +145,30 @@ TEST(Save, UncheckedLastBlocksAndRecomputedFirstOnesMix) {
   EXPECT_TRUE(same_bits(chain.step({}), chain.step(recomputed(&sites), &policy)));
 }
 
+/// Blocks of one type that are run differently have a report each, whichever ran last.
+TEST(SaveReport, BlocksOfATypeThatAreRunDifferentlyAreToldApart) {
+  struct Alternating final : RecomputePolicy {
+    SaveList even{{"mm"}}, odd{{"addmm", "attention"}};
+    CheckpointOptions choose(const Site& site) override {
+      return {.recompute = true, .save = site.index % 2 == 0 ? &even : &odd, .elide = false};
+    }
+  };
+  Chain chain;
+  const std::vector<at::Tensor> plain = chain.step({});
+  RecomputeState sites;
+  Alternating policy;
+  BlockRun how;
+  how.options = {.recompute = true};
+  how.state = &sites;
+  for (int step = 0; step < 2; ++step) EXPECT_TRUE(same_bits(plain, chain.step(how, &policy)));
+  ASSERT_EQ(sites.reports.size(), 2U);
+  EXPECT_EQ(sites.reports.at("toy").kept, (std::vector<std::string>{"mm#0", "mm#1"}));
+  EXPECT_EQ(sites.reports.at("toy").recomputed_calls, 7);
+  const std::string other = std::string("toy keeping addmm#0, ") + Chain::kAttention + "#0, addmm#1";
+  EXPECT_EQ(sites.reports.rbegin()->first, other);
+  EXPECT_EQ(sites.reports.rbegin()->second.recomputed_calls, 6);
+}
+
 /// pytorch issue 178935: a selective checkpoint that goes on using a value of the forward where the recompute has
 /// another.
 TEST(Save, BackwardUsesTheValuesOfTheRecompute) {
