@@ -23,9 +23,8 @@ std::string fingerprint_difference(const std::string& theirs, const std::string&
 /// "built for LibTorch 2.10.0, this program has 2.11.0 (FILE); rebuild the plugin" and the like; "" for a match.
 std::string mismatch(const Manifest& manifest, const Program& program);
 
-/// Why it cannot be used: `mismatch`, a library that is not there, cut short or no library, or that
-/// others could have put there. "" when nothing of that
-/// speaks against it.
+/// Why it cannot be used: `mismatch`, or a library that is not there, cut short, none at all, or that others could have
+/// put there. "" when nothing of that speaks against it.
 std::string unusable(const Manifest& manifest, const Program& program);
 
 }  // namespace trainer::plugin
