@@ -306,12 +306,12 @@ void Run::log_recompute() {
   for (const auto& [type, r] : trainer_->recompute_state().reports) {
     char text[256];
     std::snprintf(text, sizeof text,
-                  "recompute of \"%s\" blocks: %lld of %lld heavy operations run again, %lld kept (%s a block), elided "
+                  "%lld of %lld heavy operations run again, %lld kept (%s a block), elided "
                   "%.0f %% of the forward FLOPs",
-                  type.c_str(), static_cast<long long>(r.recomputed_calls), static_cast<long long>(r.forward_calls),
+                  static_cast<long long>(r.recomputed_calls), static_cast<long long>(r.forward_calls),
                   static_cast<long long>(r.kept_calls), format_bytes(static_cast<double>(r.kept_bytes)).c_str(),
                   r.forward_flops > 0 ? 100.0 * r.elided_flops / r.forward_flops : 0.0);
-    log_info(text);
+    log_info("recompute of \"" + type + "\" blocks: " + text);
   }
 }
 
