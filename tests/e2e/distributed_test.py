@@ -70,7 +70,7 @@ class Distributed(RanksCase):
         alone = json.loads(self.expect(0, [], "plan", SMALL, *settings(**more), "--json").out)
         self.assertGreater(plan["devices"][0]["exchange"], 0)
         self.train_ranks(self.folder / "run", 2, **more)
-        peak = log_lines(self.folder / "run")[-1]["peak_bytes"]
+        peak = log_lines(self.folder / "run")[-1]["bytes"]["cpu"]["step"]
         print(f"peak {peak}, planned {plan['devices'][0]['total']}, alone {alone['devices'][0]['total']}", end=" ")
         self.assertAlmostEqual(peak / plan["devices"][0]["total"], 1, delta=0.1)
 
