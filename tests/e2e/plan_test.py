@@ -123,6 +123,28 @@ resolution = 512
         for device, most in zip(plan["devices"], (20.5e9, 21e9)):
             self.assertLess(device["total"], most)
 
+    def test_the_pages_print_what_the_plan_says(self):
+        """The table of docs/scaling.md, the pages' totals of the recipe: within 2 %."""
+        rows = re.findall(r"^\| `(\[.*?\])`[^|]*\| ([\d.]+) GB[^|]*\| ([\d.]+) and ([\d.]+) GB \((\d+) %\)",
+                          (ROOT / "docs/scaling.md").read_text(), re.M)
+        self.assertEqual(len(rows), 4)
+        for strategies, *printed in rows:
+            chosen = f"memory.strategies={strategies}"
+            one = self.expect(0, [], "plan", self.recipe, *settings("train.batch_size=8", chosen, 'placement={kind="single", devices=["cuda:0"]}'),
+                              "--ranks", 2, "--json")
+            two = self.expect(0, [], "plan", self.recipe, *settings("placement.budgets=[]", chosen), "--json")
+            totals = [device["total"] / 1e9 for plan in (one, two) for device in json.loads(plan.out)["devices"]]
+            busy = 100 * json.loads(two.out)["devices"][0]["busy"]
+            print(strategies, *(f"{total:.1f}" for total in totals), f"{busy:.0f} %")
+            for number, total in zip(map(float, printed), [*totals, busy], strict=True):
+                self.assertAlmostEqual(number / total, 1, delta=0.02, msg=f"{strategies} {printed} {totals}")
+            if strategies == rows[0][0]:
+                stated = re.search(r"four micro-batches: ([\d.]+) and ([\d.]+) GB", (ROOT / "docs/placement.md").read_text())
+                shown = re.search(r"^  total +([\d.]+) GB +([\d.]+) GB", (ROOT / "docs/memory-planning.md").read_text(), re.M)
+                for numbers in (stated.groups(), shown.groups()):
+                    for number, total in zip(map(float, numbers), totals[1:], strict=True):
+                        self.assertAlmostEqual(number / total, 1, delta=0.02, msg=f"{numbers} {totals}")
+
     def test_more_micro_batches_keep_them_busier(self):
         more = json.loads(self.expect(0, [], "plan", self.recipe, "--json", "--set", "train.batch_size=8").out)
         self.assertGreaterEqual(more["step"]["serial_over_step"], 1.75)
