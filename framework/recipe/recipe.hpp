@@ -56,7 +56,8 @@ struct Train {
   double max_grad_norm = 1.0;                     ///< 0: no clipping
   double caption_dropout = 0.0, ema_decay = 0.0;  ///< EMA 0: none
   std::string nonfinite = "stop";
-  int64_t threads = 0;  ///< 0: all cores
+  int64_t threads = 0;          ///< 0: all cores
+  std::string matmul = "auto";  ///< library for fp32 products on the CPU
 };
 
 struct Optimizer {

@@ -36,6 +36,12 @@ const std::vector<Field<Train>>& train_fields() {
                               .max = 4096,
                               .help = "Processor threads; 0: all cores. Part of a checkpoint, since the thread count "
                                       "can change the last bit of results."}),
+      field(
+          &Train::matmul,
+          {.key = "matmul",
+           .choices = {"auto", "mkl", "onednn"},
+           .help = "Library for fp32 matrix products on the CPU. auto: oneDNN on processors with AVX-512 that are not "
+                   "Intel's, where it is about twice as fast as MKL, elsewhere MKL. They round differently."}),
   };
   return fields;
 }

@@ -19,6 +19,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
+#include <matmul/matmul.hpp>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
 
@@ -189,6 +190,7 @@ void time_operators(Setup& setup) {
 
 void run(const nlohmann::json& settings) {
   at::set_num_threads(settings.at("threads"));
+  if (settings.value("matmul", "auto") != "mkl") matmul::use(matmul::suited());
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   void* counter = nullptr;
   if (const std::string library = settings.at("counter"); !library.empty()) {

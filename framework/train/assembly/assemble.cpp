@@ -1,6 +1,7 @@
 #include <adapter/inject.hpp>
 #include <adapter/lora.hpp>
 #include <cache/key.hpp>
+#include <matmul/matmul.hpp>
 #include <objective/flow_matching.hpp>
 #include <planner/shape_source.hpp>
 #include <recipe/load.hpp>
@@ -110,6 +111,9 @@ Assembly::Assembly(const Request& request, Use use, const distributed::Place& pl
                          {.paths_must_exist = use == Use::run});
   devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
   share_ = share_among(recipe_, place);
+  matmul::use(recipe_.train.matmul == "auto"     ? matmul::suited()
+              : recipe_.train.matmul == "onednn" ? matmul::Library::onednn
+                                                 : matmul::Library::mkl);
   if (use_ != Use::plan) {
     open_devices(named_devices(), request);
     devices_ = devices_of_process(devices_, devices_.size(), place);

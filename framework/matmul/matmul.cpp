@@ -1,0 +1,109 @@
+#include <ATen/Context.h>
+#include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+#include <matmul/matmul.hpp>
+
+#include <memory>
+
+namespace at::native {
+// LibTorch exports it and takes it for bf16 itself; its header is not installed. result = alpha mat1 mat2 + beta
+// result.
+TORCH_API void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tensor& result, float beta, float alpha);
+}  // namespace at::native
+
+namespace trainer::matmul {
+namespace {
+
+using at::Tensor;
+
+/// Below this oneDNN's fixed cost shows (ADR 8).
+constexpr int64_t kLeastRows = 32, kLeastColumns = 16;
+
+/// A matrix, or a batch of them, without gaps, as it is or transposed: others would be copied, which no plan counts.
+bool is_dense(const Tensor& t) {
+  const int64_t rows = t.size(-2), columns = t.size(-1);
+  const bool by_rows = t.stride(-1) == 1 && t.stride(-2) == columns;
+  const bool by_columns = t.stride(-2) == 1 && t.stride(-1) == rows;
+  return (by_rows || by_columns) && (t.dim() == 2 || t.stride(0) == rows * columns);
+}
+
+bool takes(const Tensor& t, int64_t dim) {
+  return t.scalar_type() == at::kFloat && t.is_cpu() && t.layout() == c10::kStrided && t.dim() == dim && !t.is_neg() &&
+         is_dense(t);
+}
+
+/// False also for shapes that do not fit together, so that LibTorch words the error.
+bool takes(const Tensor& a, const Tensor& b, int64_t dim) {
+  return takes(a, dim) && takes(b, dim) && a.size(-1) == b.size(-2) && a.size(0) >= (dim == 2 ? kLeastRows : 1) &&
+         a.size(-2) >= kLeastRows && a.size(-1) >= kLeastColumns && b.size(-1) >= kLeastColumns &&
+         (dim == 2 || a.size(0) == b.size(0));
+}
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  if (!takes(a, b, 2)) return at::cpu::mm(a, b);
+  Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
+  at::native::mkldnn_matmul(a, b, result, 0, 1);
+  return result;
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  if (!takes(a, b, 3)) return at::cpu::bmm(a, b);
+  Tensor result = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  at::native::mkldnn_matmul(a, b, result, 0, 1);
+  return result;
+}
+
+Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
+  const bool suits = takes(a, b, 2) && added.scalar_type() == at::kFloat && added.is_cpu() && added.dim() <= 2 &&
+                     !beta.isComplex() && !alpha.isComplex();
+  if (!suits || beta.toDouble() == 0) return at::cpu::addmm(added, a, b, beta, alpha);
+  Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
+  result.copy_(added);
+  at::native::mkldnn_matmul(a, b, result, beta.to<float>(), alpha.to<float>());
+  return result;
+}
+
+/// Registering over LibTorch's kernels is meant: no warning about it.
+class Quiet final : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+/// LibTorch's own kernels come back when it is destroyed.
+std::unique_ptr<torch::Library>& registered() {
+  static std::unique_ptr<torch::Library> library;
+  return library;
+}
+
+}  // namespace
+
+Library suited() {
+#if defined(__x86_64__)
+  const bool wider = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                     __builtin_cpu_is("intel") == 0;
+  if (wider && at::Context::hasMKLDNN() && at::Context::hasMKL()) return Library::onednn;
+#endif
+  return Library::mkl;
+}
+
+void use(Library library) {
+  if (library == used()) return;
+  registered().reset();
+  if (library == Library::mkl) return;
+  Quiet quiet;
+  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  registered() =
+      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  registered()->impl("mm", &mm);
+  registered()->impl("addmm", &addmm);
+  registered()->impl("bmm", &bmm);
+}
+
+Library used() { return registered() ? Library::onednn : Library::mkl; }
+
+std::string name_of(Library library) { return library == Library::mkl ? "mkl" : "onednn"; }
+
+}  // namespace trainer::matmul

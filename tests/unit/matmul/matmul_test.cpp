@@ -1,0 +1,116 @@
+// fp32 products of both libraries against fp64, and that what oneDNN does not take is LibTorch's as before.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+#include <matmul/matmul.hpp>
+
+#include <vector>
+
+namespace trainer::matmul {
+namespace {
+
+using at::Tensor;
+
+class Matmul : public testing::Test {
+ protected:
+  void SetUp() override { use(Library::onednn); }
+  void TearDown() override { use(Library::mkl); }
+
+  static Tensor numbers(std::vector<int64_t> shape) { return at::randn(shape, generator_); }
+  static bool same(const Tensor& a, const Tensor& b) { return at::equal(a, b); }
+  static double error(const Tensor& given, const Tensor& exact) {
+    return ((given.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+  }
+  /// What the product is with LibTorch's choice.
+  template <typename Product>
+  static Tensor by_mkl(const Product& product) {
+    use(Library::mkl);
+    Tensor result = product();
+    use(Library::onednn);
+    return result;
+  }
+
+  static inline at::Generator generator_ = at::detail::createCPUGenerator(7);
+};
+
+TEST_F(Matmul, TransposedOrNotItIsTheProduct) {
+  for (const auto& [m, k, n] : std::vector<std::array<int64_t, 3>>{{64, 192, 96}, {33, 17, 16}, {256, 16, 512}}) {
+    const Tensor a = numbers({m, k}), b = numbers({k, n}), at_ = numbers({k, m}).t(), bt = numbers({n, k}).t();
+    for (const Tensor& left : {a, at_})
+      for (const Tensor& right : {b, bt}) {
+        const Tensor exact = at::mm(left.to(at::kDouble), right.to(at::kDouble));
+        EXPECT_LT(error(at::mm(left, right), exact), 5e-7);
+      }
+  }
+}
+
+TEST_F(Matmul, AddsAndScales) {
+  const Tensor a = numbers({64, 48}), b = numbers({32, 48}).t(), added = numbers({64, 32}), row = numbers({32});
+  const auto exact = [&](const Tensor& sum, double beta, double alpha) {
+    return beta * sum.to(at::kDouble) + alpha * at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  };
+  EXPECT_LT(error(at::addmm(added, a, b), exact(added, 1, 1)), 5e-7);
+  EXPECT_LT(error(at::addmm(row, a, b, 1, 0.5), exact(row, 1, 0.5)), 5e-7);
+  EXPECT_LT(error(at::addmm(added, a, b, -2, 3), exact(added, -2, 3)), 5e-7);
+  const Tensor not_read = at::full({32}, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_LT(error(at::addmm(not_read, a, b, 0, 1), exact(row, 0, 1)), 5e-7) << "beta 0: what is added is not read";
+  EXPECT_FALSE(same(added, at::addmm(added, a, b))) << "its input is left alone";
+}
+
+TEST_F(Matmul, Batches) {
+  const Tensor a = numbers({3, 64, 32}), b = numbers({3, 48, 32}).transpose(1, 2);
+  EXPECT_LT(error(at::bmm(a, b), at::bmm(a.to(at::kDouble), b.to(at::kDouble))), 5e-7);
+}
+
+TEST_F(Matmul, TheSameBitsEveryTime) {
+  const Tensor a = numbers({128, 320}), b = numbers({192, 320}).t();
+  for (const int threads : {1, 2}) {
+    at::set_num_threads(threads);
+    const Tensor first = at::mm(a, b);
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(same(at::mm(a, b), first));
+  }
+  at::set_num_threads(1);
+}
+
+TEST_F(Matmul, WhatItDoesNotTakeIsAsBefore) {
+  const Tensor wide = numbers({64, 200}), b = numbers({100, 64}), few = numbers({8, 100});
+  const Tensor view = wide.narrow(1, 50, 100);  // gaps between its rows
+  const Tensor half = numbers({64, 100}).to(at::kBFloat16), fine = numbers({64, 100}).to(at::kDouble);
+  for (const Tensor& left : {view, few, half, fine}) {
+    const auto product = [&] { return at::mm(left, b.to(left.scalar_type())); };
+    EXPECT_TRUE(same(product(), by_mkl(product)));
+  }
+  EXPECT_EQ(at::mm(numbers({0, 100}), b).size(0), 0);
+  EXPECT_TRUE(same(at::mm(numbers({64, 0}), numbers({0, 32})), at::zeros({64, 32})));
+  EXPECT_THROW(at::mm(numbers({64, 99}), b), c10::Error);
+  EXPECT_THROW(at::addmm(numbers({7}), numbers({64, 100}), b), c10::Error);
+}
+
+TEST_F(Matmul, GradientsComeFromAutograd) {
+  const Tensor a = numbers({64, 100}).requires_grad_(true), b = numbers({100, 64}).requires_grad_(true);
+  const Tensor grad = numbers({64, 64});
+  const std::vector<Tensor> found = torch::autograd::grad({at::mm(a, b)}, {a, b}, {grad});
+  EXPECT_LT(error(found[0], at::mm(grad.to(at::kDouble), b.detach().to(at::kDouble).t())), 5e-7);
+  EXPECT_LT(error(found[1], at::mm(a.detach().to(at::kDouble).t(), grad.to(at::kDouble))), 5e-7);
+}
+
+TEST_F(Matmul, IsChosenAndGivenBack) {
+  const Tensor a = numbers({256, 512}), b = numbers({512, 256});
+  EXPECT_EQ(used(), Library::onednn);
+  const Tensor ours = at::mm(a, b);
+  use(Library::mkl);
+  EXPECT_EQ(used(), Library::mkl);
+  const Tensor theirs = at::mm(a, b);
+  if (suited() == Library::onednn) {
+    EXPECT_FALSE(same(ours, theirs)) << "the two round differently on this processor";
+  }
+  EXPECT_LT(error(ours, theirs.to(at::kDouble)), 1e-6);
+  EXPECT_EQ(suited(), suited());
+  EXPECT_EQ(name_of(Library::onednn) + name_of(Library::mkl), "onednnmkl");
+}
+
+}  // namespace
+}  // namespace trainer::matmul
