@@ -190,7 +190,8 @@ void time_operators(Setup& setup) {
 
 void run(const nlohmann::json& settings) {
   at::set_num_threads(settings.at("threads"));
-  if (settings.value("matmul", "auto") != "mkl") matmul::use(matmul::suited());
+  using namespace trainer::matmul;
+  if (settings.value("matmul", "auto") != "mkl") use(suited());
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   void* counter = nullptr;
   if (const std::string library = settings.at("counter"); !library.empty()) {
