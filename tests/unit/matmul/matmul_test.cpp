@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/variable.h>
 #include <matmul/matmul.hpp>
 
+#include <fstream>
+#include <string>
 #include <vector>
 
 namespace trainer::matmul {
@@ -95,6 +97,25 @@ TEST_F(Matmul, GradientsComeFromAutograd) {
   const std::vector<Tensor> found = torch::autograd::grad({at::mm(a, b)}, {a, b}, {grad});
   EXPECT_LT(error(found[0], at::mm(grad.to(at::kDouble), b.detach().to(at::kDouble).t())), 5e-7);
   EXPECT_LT(error(found[1], at::mm(a.detach().to(at::kDouble).t(), grad.to(at::kDouble))), 5e-7);
+}
+
+/// Kilobytes of a line of /proc/self/status.
+int64_t status(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1));
+  return 0;
+}
+
+TEST_F(Matmul, NeedsNoMemoryThatNobodyCounts) {
+  const Tensor x = numbers({1024, 1024}), weight = numbers({6144, 1024}), grad = numbers({1024, 6144});
+  std::ofstream("/proc/self/clear_refs") << 5 << std::flush;  // the highest is measured from here
+  const int64_t before = status("VmRSS");
+  const Tensor y = at::mm(x, weight.t()), dx = at::mm(grad, weight), dw = at::mm(grad.t(), x);
+  const auto results = static_cast<int64_t>((y.nbytes() + dx.nbytes() + dw.nbytes()) >> 10);
+  const int64_t more = status("VmHWM") - before - results, weight_size = static_cast<int64_t>(weight.nbytes() >> 10);
+  RecordProperty("kilobytes", static_cast<int>(more));
+  EXPECT_LT(more, weight_size / 2) << "no copy of a matrix";
 }
 
 TEST_F(Matmul, IsChosenAndGivenBack) {
