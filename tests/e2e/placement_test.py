@@ -1,11 +1,12 @@
 """Splits from outside, on simulated devices: the same bytes as one device, samples, a resume under another placement,
 and a limit of memory that one device does not keep and two do."""
 
+import json
 import os
 import pathlib
 import unittest
 
-from program import QUICKSTART, RunCase, log_lines, read_header, settings
+from program import QUICKSTART, SMALL, RunCase, log_lines, read_header, settings
 
 OUT_OF_MEMORY, BAD_RECIPE, UNAVAILABLE, NON_FINITE = 80, 78, 69, 76
 LIBRARY = {"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"]}
@@ -44,6 +45,18 @@ class Split(RunCase):
             self.assertTrue(0 < recomputed[device]["kept"] < use["kept"] < use["step"] <= use["later_steps"], use)
             self.assertGreater(use["load"], 0)
         self.assertNotEqual(plain["sim:0"]["step"], plain["sim:1"]["step"])
+
+    def test_each_device_needs_what_was_foretold_for_it(self):
+        for name in ("[]", '["full_checkpointing"]'):
+            chosen = (*TWO, *ENCODERS, f"memory.strategies={name}")
+            told = self.expect(0, [], "plan", SMALL, *settings(*chosen, **MICRO), "--json", env=LIBRARY)
+            run = self.folder / f"run-{len(name)}"
+            self.simulated(run, *TWO, f"memory.strategies={name}")
+            logged = log_lines(run)[-1]["bytes"]
+            for device in json.loads(told.out)["devices"]:
+                use = logged[device["device"]]
+                print(name, device["device"], use["later_steps"], device["total"])
+                self.assertAlmostEqual(use["later_steps"] / device["total"], 1, delta=0.1)
 
     def test_a_checkpoint_goes_on_under_another_placement(self):
         self.train(self.folder / "cpu", **MICRO)
