@@ -12,11 +12,13 @@
 
 namespace trainer::cache {
 
+/// Of entries that a Reader keeps in memory at most.
+constexpr uint64_t kKeptBytes = uint64_t{2} << 30;
+
 /// Reads entries and keeps them in memory up to a limit (first come, first kept); the others are read again each time.
 class Reader {
  public:
-  explicit Reader(Store store, uint64_t keep_bytes = uint64_t{2} << 30)
-      : store_(std::move(store)), keep_bytes_(keep_bytes) {}
+  explicit Reader(Store store, uint64_t keep_bytes = kKeptBytes) : store_(std::move(store)), keep_bytes_(keep_bytes) {}
   /// Never written to by the caller. Throws as Store::load.
   NamedTensors get(std::string_view kind, const std::string& key);
   [[nodiscard]] uint64_t kept_bytes() const { return kept_bytes_; }

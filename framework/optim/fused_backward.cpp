@@ -87,7 +87,7 @@ at::Tensor FusedBackward::finish() {
       optimizer_.step_one(i, lr_, veto_on(optimizer_.parameters()[i]->value().device()));
   }
   const at::Tensor norm = norms.empty() ? at::zeros({}, at::kFloat) : at::linalg_vector_norm(at::stack(norms), 2);
-  in_step_ = !std::isfinite(norm.item<double>());
+  in_step_ = !norm.is_meta() && !std::isfinite(norm.item<double>());  // a dry run has no values
   return norm;
 }
 

@@ -83,38 +83,86 @@ at::Device device_of(const Flow& flow) {
   return at::kMeta;
 }
 
-BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& options) {
+/// The engine looks for dead values only where it can put other numbers in the place of all inputs.
+bool may_elide(const Flow& flow) {
+  for (const auto* list : {&flow.carried, &flow.shared})
+    for (const at::Tensor& tensor : *list)
+      if (tensor.defined() && !tensor.is_floating_point()) return false;
+  return true;
+}
+
+/// Bytes of one run above what was held before it.
+struct RunBytes {
+  int64_t kept = 0, forward_peak = 0, backward_peak = 0, gradients = 0;
+};
+
+/// Forward and backward; what they do is added to the FLOPs of `cost`.
+RunBytes run_once(Block& block, const Flow& flow, const BlockRun& run, BlockCost& cost, bool& recomputed) {
   const at::Device device = device_of(flow);
-  const c10::DeviceGuard guard(device);
   const Flow inputs = detached_flow(flow);
   const GradientsAside gradients(block.trainable());
-  RecomputeState sites;
-  BlockRun run;
-  run.site = {&block, 0, 1, 0};
-  run.options = options;
-  Noted noted(options.save);
-  const bool elides = options.recompute && options.elide;
-  if (elides) run.options.save = &noted;
-  run.state = &sites;
-  BlockCost cost;
+  RunBytes bytes;
   const PeakMark whole(device);
   std::vector<at::Tensor> outputs;
   {
     const FlopCounter flops;
     outputs = run_block(block, inputs, run);
-    cost.kept = whole.held();
-    cost.forward_peak = whole.above();
-    cost.forward_flops = flops.flops();
+    bytes.kept = whole.held();
+    bytes.forward_peak = whole.above();
+    cost.forward_flops += flops.flops();
   }
-  const bool recomputed = options.recompute && needs_gradient(outputs);
-  {
-    const PeakMark mark(device);
-    const FlopCounter flops;
-    backward(std::move(outputs));
-    cost.backward_peak = mark.peak() - whole.begin();
-    cost.backward_flops = flops.flops();
+  recomputed = run.options.recompute && needs_gradient(outputs);
+  const PeakMark mark(device);
+  const FlopCounter flops;
+  backward(std::move(outputs));
+  bytes.backward_peak = mark.peak() - whole.begin();
+  cost.backward_flops += flops.flops();
+  bytes.gradients = gradients.bytes();
+  return bytes;
+}
+
+/// Of the packed weights of a block in the dtype in which it computes.
+int64_t expanded_bytes(const Block& block, const Flow& flow) {
+  int64_t elements = 0;
+  for (const Linear& linear : block.info().linears) {
+    const LinearState& state = linear.state();
+    if (state.frozen && dynamic_cast<const DenseWeight*>(state.frozen.get()) == nullptr)
+      elements += state.in * state.out;
   }
-  cost.gradients = gradients.bytes();
+  for (const at::Tensor& tensor : flow.carried)
+    if (tensor.defined() && tensor.is_floating_point()) return elements * static_cast<int64_t>(tensor.element_size());
+  return elements * static_cast<int64_t>(sizeof(float));
+}
+
+/// What a search for dead values holds beyond a rehearsal of it without values, in sizes of what the block carries: at
+/// most six on the miniatures, where it was measured (tests/memory).
+constexpr int64_t kTrialCopies = 6;
+
+int64_t carried_bytes(const Flow& flow) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : flow.carried)
+    if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& options) {
+  const c10::DeviceGuard guard(device_of(flow));
+  RecomputeState sites;
+  Noted noted(options.save);
+  const bool elides = options.recompute && options.elide && may_elide(flow);
+  BlockRun run;
+  run.site = {&block, 0, 1, 0};
+  run.options = options;
+  if (elides) run.options.save = &noted;
+  run.state = &sites;
+  BlockCost cost;
+  bool recomputed = false;
+  const RunBytes bytes = run_once(block, flow, run, cost, recomputed);
+  cost.kept = bytes.kept;
+  cost.forward_peak = cost.first_forward_peak = bytes.forward_peak;
+  cost.backward_peak = cost.first_backward_peak = bytes.backward_peak;
+  cost.gradients = bytes.gradients;
+  cost.expanded_bytes = expanded_bytes(block, flow);
   if (const auto report = sites.reports.find(block.info().type); report != sites.reports.end()) {
     cost.recomputed_flops = report->second.recomputed_flops;
     cost.kept_ops = report->second.kept;
@@ -122,8 +170,17 @@ BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& 
     cost.recomputed_flops = cost.forward_flops;
   }
   cost.backward_flops -= cost.recomputed_flops;
-  if (elides && recomputed)
-    cost.elided_flops = ValueTrace(block, detached_flow(flow)).dead_flops(noted.calls, noted.kept);
+  if (!recomputed) return cost;
+  RecomputeState untested;
+  untested.always = true;
+  run.options.save = options.save;
+  run.state = &untested;
+  BlockCost first;
+  const RunBytes once = run_once(block, flow, run, first, recomputed);
+  cost.first_forward_peak = std::max(bytes.forward_peak, once.forward_peak);
+  const int64_t trials = elides ? kTrialCopies * carried_bytes(flow) : 0;
+  cost.first_backward_peak = std::max(bytes.backward_peak, once.backward_peak + trials);
+  if (elides) cost.elided_flops = ValueTrace(block, detached_flow(flow)).dead_flops(noted.calls, noted.kept);
   cost.recomputed_flops -= cost.elided_flops;
   return cost;
 }

@@ -20,17 +20,21 @@ struct BlockCost {
   int64_t forward_peak = 0;   ///< highest in the forward
   int64_t backward_peak = 0;  ///< highest in the backward with its recompute; kept bytes, incoming and new gradients
                               ///< included
-  int64_t gradients = 0;      ///< left behind: gradients of the block's trained parameters
+  /// The same peaks the first time that it is run: verified, and its dead values looked for. Those above where nothing
+  /// is recomputed.
+  int64_t first_forward_peak = 0, first_backward_peak = 0;
+  int64_t gradients = 0;  ///< left behind: gradients of the block's trained parameters
   double forward_flops = 0;
   double recomputed_flops = 0;        ///< of the heavy calls that the backward runs again, elided ones left out
   double elided_flops = 0;            ///< of those that it need not run (dead_values.hpp); the engine may find more
   double backward_flops = 0;          ///< without the recompute
+  int64_t expanded_bytes = 0;         ///< of packed weights once they are expanded for a product
   std::vector<std::string> kept_ops;  ///< kept by a SavePolicy, e.g. "mm#2"
 };
 
-/// Runs `block` forward and backward as `options` say. `flow`: meta tensors of one device with the requires_grad bits
-/// of the chain (see `detached_flow`); not changed. Installs counter and shape kernels. Throws Error (failed) naming
-/// the operator when the block calls one without a shape kernel.
+/// Runs `block` forward and backward as `options` say, and a second time as a first run is. `flow`: meta tensors of one
+/// device with the requires_grad bits of the chain (see `detached_flow`); not changed. Installs counter and shape
+/// kernels. Throws Error (failed) naming the operator when the block calls one without a shape kernel.
 BlockCost measure(Block& block, const Flow& flow, const CheckpointOptions& options);
 
 /// The same tensors as leaves of their own, requires_grad kept: a place of the chain to measure at. `device`: where

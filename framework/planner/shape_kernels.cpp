@@ -72,6 +72,8 @@ Tensor embedding_backward(const Tensor& grad, const Tensor&, int64_t rows, int64
   return at::empty({rows, grad.size(-1)}, grad.options());
 }
 
+constexpr int64_t kBlockedChannels = 16;
+
 Tensor convolution(const Tensor& x, const Tensor& weight, const Maybe&, at::IntArrayRef stride, at::IntArrayRef padding,
                    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups) {
   std::vector<int64_t> shape{x.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
@@ -81,7 +83,16 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const Maybe&, at::IntA
     shape.push_back(transposed ? (x.size(dim) - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i]
                                : (x.size(dim) + 2 * padding[i] - reach) / stride[i] + 1);
   }
-  return at::empty(shape, x.options());
+  Tensor output = at::empty(shape, x.options());
+  // oneDNN computes on copies in a layout of its own, and its channels come in sixteens.
+  const auto blocked = [](const Tensor& tensor, int64_t dim) {
+    std::vector<int64_t> sides = tensor.sizes().vec();
+    int64_t& channels = sides[static_cast<std::size_t>(dim)];
+    channels = (channels + kBlockedChannels - 1) / kBlockedChannels * kBlockedChannels;
+    return at::empty(sides, tensor.options());
+  };
+  const Tensor copies[] = {blocked(x, 1), blocked(weight, 0), blocked(output, 1)};
+  return output;
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
@@ -208,6 +219,7 @@ void install_shape_kernels() {
     made->impl("std.correction", &variance);
     made->impl("addbmm", &addbmm);
     made->impl("abs.out", &absolute);
+    made->impl("logical_not.out", &absolute);
     made->impl("logical_and.out", &logical);
     made->impl("logical_or.out", &logical);
     made->impl("logical_xor.out", &logical);

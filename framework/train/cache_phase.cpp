@@ -10,7 +10,6 @@
 #include <sampling/guidance.hpp>
 #include <train/assembly/device.hpp>
 #include <train/cache_phase.hpp>
-#include <train/planning/recipe_budget.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
@@ -234,7 +233,6 @@ Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Gro
                                     build_options(console, ranks));
   Prepared prepared;
   prepared.pictures = dataset.samples.size();
-  prepared.largest = largest_of(dataset);
   prepared.notes = dataset.notes;
   prepared.notes.insert(prepared.notes.end(), built.notes.begin(), built.notes.end());
   prepared.latents_made = sum(ranks, built.latents_made);  // from here on all entries are there

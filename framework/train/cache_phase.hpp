@@ -1,7 +1,6 @@
 /// @file The phase before training: scan the data, encode what the cache lacks, free the encoders.
 #pragma once
 
-#include <data/buckets.hpp>
 #include <distributed/group.hpp>
 #include <metrics/console.hpp>
 #include <train/assembly/assemble.hpp>
@@ -18,7 +17,6 @@ namespace trainer::train {
 struct Prepared {
   std::unique_ptr<BatchSource> batches;
   SamplePlan samples;                           ///< of the recipe's [sample]; no prompts: nothing is drawn
-  data::Bucket largest;                         ///< size with the most pixels of the data set, 0 x 0 without pictures
   std::size_t pictures = 0;                     ///< or texts, in the data set, without repeats
   std::vector<std::string> notes;               ///< for the user
   std::string encoders_identity;                ///< hash of encoder weights, tokenizer and options, for checkpoints

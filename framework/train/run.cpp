@@ -149,7 +149,8 @@ std::string Run::plan_text() {
   std::string format;
   if (const fs::path file = from / kPlanFile; (named || !places_->steps().empty()) && fs::exists(file))
     format = parse_plan(read_file(file, 1 << 24, "plan"), file.string()).format;
-  const BatchShape batch = batch_shape(*prepared_.batches, prepared_.largest, prepared_.samples.factor);
+  const BatchShape batch =
+      batch_shape(*prepared_.batches, largest_of(recipe_, prepared_.samples.factor), prepared_.samples.factor);
   const std::string text = to_json(plan_budget(assembly_, batch, format));
   write_file_atomically(folder_ / kPlanFile, text);
   return text;

@@ -59,7 +59,7 @@ Example Trainer::example(int64_t micro) const {
 }
 
 std::vector<at::Tensor> Trainer::accumulate_gradients() {
-  StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}, parts_.before_step};
+  StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}, parts_.before_step, parts_.before_blocks};
   if (parts_.fused != nullptr) inputs.before_backward = [this](const at::Tensor& loss) { parts_.fused->watch(loss); };
   return stages_.run(parts_.data.micro_batches(), inputs, recompute_state_);
 }
@@ -121,10 +121,14 @@ void Trainer::update(double learning_rate, const at::Tensor& norm) {
   parts_.optimizer.zero_grad();
 }
 
-void Trainer::dry_step() {
+void Trainer::dry_step(const std::function<void()>& before_update) {
   parts_.optimizer.zero_grad();
+  const double learning_rate = parts_.schedule.at(step_);
+  if (parts_.fused != nullptr) parts_.fused->begin(learning_rate);
   const std::vector<at::Tensor> losses = accumulate_gradients();
-  finish_step(parts_.schedule.at(step_), optim::gradient_norm(parts_.optimizer.parameters()));
+  before_update();
+  finish_step(learning_rate,
+              parts_.fused != nullptr ? parts_.fused->finish() : optim::gradient_norm(parts_.optimizer.parameters()));
   ++step_;
 }
 

@@ -36,6 +36,8 @@ struct Parts {
   bool overlap = false;  ///< gradients are exchanged while the backward makes others: same bits, another thread
   /// Called before every step of the placement's schedule; may be empty.
   std::function<void(const ScheduleStep& step)> before_step{};
+  /// The same in each of its forwards, when what enters the first block is there.
+  std::function<void(const ScheduleStep& step)> before_blocks{};
 };
 
 struct StepReport {
@@ -56,7 +58,8 @@ class Trainer {
   /// Of several ranks all throw: the first that met it tells the details, the others name it.
   StepReport step();
   /// The same on tensors without values, for a dry run: no number is read, so none is checked or reported.
-  void dry_step();
+  /// `before_update`: called when all micro-batches are through.
+  void dry_step(const std::function<void()>& before_update = [] {});
 
   /// Steps until `steps` are done; after each calls `after_step`, which returns false to stop early.
   void fit(int64_t steps, const std::function<bool(const StepReport&)>& after_step);

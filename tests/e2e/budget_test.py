@@ -188,8 +188,8 @@ class Planned(Case):
         listed = set(re.findall(r"(?m)^  \d+ x \w+ +([\d.]+ [MG]B)", result.out))
         self.assertLessEqual(set(kept.values()), listed)
         total = float(re.search(r"(?m)^  total +([\d.]+) GB", result.out)[1])
-        self.assertLess(total, 50)
-        self.assertLess(min(seconds), 6)  # a build without optimisation takes about three
+        self.assertLessEqual(total, 50)
+        self.assertLess(min(seconds), 2.5)  # a build without optimisation takes 1.5, more on a busy machine
 
 
 if __name__ == "__main__":

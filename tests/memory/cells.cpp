@@ -10,7 +10,6 @@
 #include <deque>
 #include <optional>
 #include <planner/byte_counter.hpp>
-#include <planner/chain_cost.hpp>
 #include <planner/shape_source.hpp>
 #include <set>
 #include <support/components.hpp>
@@ -337,8 +336,16 @@ std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, cons
                               {},           cell.ema,         1.0,          cell.micro_batches, std::move(shape),
                               host};
   const train::DryStep step = train::dry_step(parts);
-  for (std::size_t i = 0; i < devices; ++i) measured[i].step = step.devices.at(i);
-  if (blocks != nullptr) *blocks = train::dry_blocks(parts);
+  train::BlockCosts costs;
+  const std::vector<train::BlockPlan> each = train::dry_blocks(parts);
+  for (const train::BlockPlan& block : each) costs.push_back({block.cost});
+  const auto first =
+      train::first_passes(setup.placement, costs, std::vector<std::size_t>(costs.size(), 0), step.devices);
+  for (std::size_t i = 0; i < devices; ++i) {
+    measured[i].step = step.devices.at(i);
+    measured[i].first_peak = std::max(first.at(i), measured[i].step.peak);
+  }
+  if (blocks != nullptr) *blocks = each;
   return measured;
 }
 
@@ -350,23 +357,6 @@ Measured measure_real(const Subject& subject, const Cell& cell, const Size& size
 Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
                      std::vector<train::BlockPlan>* blocks) {
   return measure_dry(subject, cell, size, 1, blocks).front();
-}
-
-int64_t first_step_extra(const Subject& subject, const Cell& cell, const Size& size) {
-  Cell plain = cell;
-  plain.checkpointing = "none";
-  std::vector<train::BlockPlan> plainly, so;
-  static_cast<void>(measure_dry(subject, plain, size, &plainly));
-  static_cast<void>(measure_dry(subject, cell, size, &so));
-  std::vector<std::vector<planner::BlockCost>> costs;
-  for (std::size_t i = 0; i < so.size(); ++i) costs.push_back({plainly[i].cost, so[i].cost});
-  const auto first = planner::ways_of(costs, 1, /*first_step=*/true);
-  const auto later = planner::ways_of(costs, 1, /*first_step=*/false);
-  int64_t extra = 0;
-  for (std::size_t i = 0; i < so.size(); ++i)
-    extra = std::max({extra, first[i][1].forward_peak - later[i][1].forward_peak,
-                      first[i][1].backward_peak - later[i][1].backward_peak});
-  return extra;
 }
 
 }  // namespace trainer::memory

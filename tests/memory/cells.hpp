@@ -2,7 +2,7 @@
 #pragma once
 
 #include <plugin/loader.hpp>
-#include <train/planning/dry_run.hpp>
+#include <train/planning/chain_parts.hpp>
 
 #include <functional>
 #include <memory>
@@ -54,7 +54,7 @@ using Devices = std::span<const at::Device>;
 struct Measured {
   int64_t weights = 0, load_peak = 0, trained = 0;  ///< model; highest while it was built; adapter parameters
   train::StepBytes step;
-  int64_t first_peak = 0;  ///< real runs: highest in the first step, above what was there before it
+  int64_t first_peak = 0;  ///< highest in the first step, above what was there before it; dry: at most
 };
 
 /// Counts the second step of a real run, and the peak of the first, which verifies what is recomputed.
@@ -62,9 +62,6 @@ Measured measure_real(const Subject& subject, const Cell& cell, const Size& size
 /// `blocks`, when given, is filled with what each block costs.
 Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
                      std::vector<train::BlockPlan>* blocks = nullptr);
-
-/// At most what the first step takes beyond later ones, as the budget planner counts it.
-int64_t first_step_extra(const Subject& subject, const Cell& cell, const Size& size);
 
 /// The same split over several devices, as the split placement does it by default: on those that are named, or on as
 /// many dry ones. `before_step` is called before every step of the schedule of both training steps.

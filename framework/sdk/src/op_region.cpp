@@ -3,8 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/sin.h>
 #include <torch/csrc/autograd/variable.h>
 #include <trainer/sdk/error.hpp>
 
@@ -21,8 +19,9 @@ thread_local OpTrace* current_trace = nullptr;
 /// Pseudo-random values of every magnitude in [1, 60000], the same every time: they must not look like any real
 /// activation, and must cross any threshold that a bias moves values away from. Each fits every floating dtype but fp8.
 at::Tensor finite_poison(const at::Tensor& like) {
-  const at::Tensor wave = at::sin(at::arange(like.numel(), like.options().dtype(at::kFloat)) * 12.9898);
-  return at::exp((wave + 1) * 5.5).reshape(like.sizes()).to(like.scalar_type());
+  at::Tensor wave = at::arange(like.numel(), like.options().dtype(at::kFloat));
+  wave.mul_(12.9898).sin_().add_(1).mul_(5.5).exp_();  // in one buffer
+  return wave.reshape(like.sizes()).to(like.scalar_type());
 }
 
 void apply_poison(OpRegion::Outputs& outputs, Poison poison) {
@@ -32,7 +31,7 @@ void apply_poison(OpRegion::Outputs& outputs, Poison poison) {
     if (poison == Poison::nan)
       tensor.fill_(std::nan(""));
     else
-      tensor.copy_(finite_poison(tensor) * (poison == Poison::positive ? 1.0 : -1.0));
+      tensor.copy_(finite_poison(tensor).mul_(poison == Poison::positive ? 1.0 : -1.0));
   }
 }
 

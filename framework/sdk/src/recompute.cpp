@@ -230,7 +230,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
                              bool keep_graph) {
     recompute::OpRegion& region = *kept.region;
     RecomputeState* sites = kept.run.state;
-    if (kept.run.options.elide && sites != nullptr && !leaves.front().is_meta()) {
+    if (kept.run.options.elide && sites != nullptr && (!leaves.front().is_meta() || sites->always)) {
       const recompute::Trial trial = [&](const std::vector<at::Tensor>& inputs, const variable_list& output_grads) {
         const at::AutoGradMode grad_on(true);
         return gradients(forward_in_region(kept, recompute::OpRegion::Mode::replay, inputs), output_grads, inputs);
@@ -317,8 +317,10 @@ std::vector<at::Tensor> run_recomputed(Block& block, const Flow& flow, const Blo
     for (at::Tensor& tensor : *list)
       if (tensor.defined()) tensor = placeholder;
   const std::string site = run.state != nullptr ? recompute::signature(block, flow, inputs) : "";
-  const bool first = run.state != nullptr && !inputs.tensors.front().is_meta() &&
-                     (run.state->always || !run.state->signatures.contains(site));
+  // Without values there is nothing to verify; where it is asked for all the same, what it holds is to be counted.
+  const bool first =
+      run.state != nullptr &&
+      (run.state->always || (!inputs.tensors.front().is_meta() && !run.state->signatures.contains(site)));
   kept->verifying = first;
   if (first || kept->region) recompute::install_heavy_kernels();
   if (first) run_from_inputs(block, flow, parameters, inputs, /*copies=*/true, run.state);

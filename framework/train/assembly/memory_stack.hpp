@@ -35,6 +35,7 @@ class MemoryStack {
   /// Name and options of the strategy that packs weights, or "".
   [[nodiscard]] std::string format_name() const { return format_name_; }
   [[nodiscard]] WeightResidency* residency() const { return residency_; }
+  [[nodiscard]] ActivationStore* store() const { return store_; }
   /// What does nothing here, in one sentence: a store of kept inputs where no strategy recomputes. Else "".
   [[nodiscard]] std::string idle() const;
   /// Whether a strategy chooses what is recomputed.

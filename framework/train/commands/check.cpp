@@ -269,7 +269,7 @@ int command_check(const Request& request) {
   findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
   std::optional<BatchShape> shape;
   const bool planned = !dataset.samples.empty() && findings.part("memory", [&] {
-    shape = foretold_shape(assembly, largest_of(dataset), factor);
+    shape = foretold_shape(assembly, largest_of(recipe, factor), factor);
     return check_memory(assembly, shape);
   });
   if (model && planned) findings.part("free memory", [&] { return check_free_memory(request, place, assembly); });

@@ -27,13 +27,8 @@ void print_json(const std::vector<WayRow>& rows) {
 int command_explain(const Request& request) {
   Assembly assembly(request);
   const recipe::Recipe& recipe = assembly.recipe();
-  int64_t factor = 1;
-  data::Bucket largest;
-  if (recipe.pictures()) {
-    factor = assembly.autoencoder()->spatial_factor();
-    largest = largest_of(data::scan(recipe.data, {.multiple = factor}));
-  }
-  const auto batch = foretold_shape(assembly, largest, factor);
+  const int64_t factor = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;
+  const auto batch = foretold_shape(assembly, largest_of(recipe, factor), factor);
   if (!batch)
     throw Error(ExitCode::unavailable, "what blocks keep is known when the captions are encoded: the model \"" +
                                            recipe.model.kind + "\" does not declare the shapes of its inputs");

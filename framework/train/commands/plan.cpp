@@ -49,6 +49,8 @@ Json json_of(const DevicePlan& device) {
           {"kept_activations", device.step.kept},
           {"transient", device.step.transient()},
           {"exchange", device.exchange},
+          {"first_step", device.first_step()},
+          {"data", device.data},
           {"total", device.total()},
           {"step_flops", device.flops},
           {"busy", device.busy},
@@ -137,6 +139,8 @@ void print_devices(const Plan& plan) {
   row("kept activations", [](const DevicePlan& device) { return device.step.kept; });
   row("transient", [](const DevicePlan& device) { return device.step.transient(); });
   row("other processes", [](const DevicePlan& device) { return device.exchange; });
+  row("first step, more", [](const DevicePlan& device) { return device.first_step(); });
+  row("data", [](const DevicePlan& device) { return device.data; });
   row("total", [](const DevicePlan& device) { return device.total(); });
 }
 

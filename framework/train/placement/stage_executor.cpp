@@ -130,6 +130,8 @@ class StageExecutor::Step {
     plugin::guard(executor_.plugins_, "forward", [&] {
       Flow flow = stage.prologue ? executor_.model_.prologue(examples_[micro].inputs) : unpack(index, micro, graph);
       if (stage.prologue) chains_[micro].emplace(executor_.model_, flow, static_cast<int64_t>(micro));
+      if (inputs_.before_blocks)
+        inputs_.before_blocks({Pass::forward, static_cast<int64_t>(index), static_cast<int64_t>(micro)});
       flow = run_blocks(*chains_[micro], std::move(flow), stage.first, stage.end, executor_.memory_, &recompute_state_);
       if (stage.epilogue) {
         Example& example = examples_[micro];

@@ -27,6 +27,8 @@ struct StageInputs {
   std::function<void(const at::Tensor& loss)> before_backward;
   /// Called before every step of the schedule; may be empty.
   std::function<void(const ScheduleStep& step)> before_step;
+  /// Called in every forward of the schedule before the first block, when the flow is there; may be empty.
+  std::function<void(const ScheduleStep& step)> before_blocks{};
 };
 
 class StageExecutor {

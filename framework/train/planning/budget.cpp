@@ -1,6 +1,6 @@
 #include <planner/chain_cost.hpp>
-#include <train/placement/stages.hpp>
 #include <train/planning/budget.hpp>
+#include <train/planning/chain_parts.hpp>
 
 #include <algorithm>
 
@@ -25,15 +25,13 @@ auto with_ways(const DryParts& parts, PlannedRecompute& planned, std::vector<std
   strategies.push_back({"memory.budget", std::make_unique<Borrowed>(planned)});
   const MemoryStack stack(std::move(strategies));
   return run(DryParts{parts.model, parts.objective, stack, parts.placement, parts.trained, parts.optimizer, parts.ema,
-                      parts.max_grad_norm, parts.micro_batches, parts.batch, parts.data});
+                      parts.max_grad_norm, parts.micro_batches, parts.batch, parts.data, parts.fused_backward});
 }
 
-using Costs = std::vector<std::vector<planner::BlockCost>>;
-
 /// For every block the cost of every way.
-Costs costs_of(const BudgetCase& question) {
+BlockCosts costs_of(const BudgetCase& question) {
   const std::size_t count = question.parts.model.blocks().size();
-  Costs costs(count);
+  BlockCosts costs(count);
   for (std::size_t way = 0; way < question.planned.ways(); ++way) {
     const std::vector<BlockPlan> blocks = blocks_run(question.parts, question.planned, way);
     for (std::size_t i = 0; i < count; ++i) costs[i].push_back(blocks[i].cost);
@@ -41,90 +39,48 @@ Costs costs_of(const BudgetCase& question) {
   return costs;
 }
 
-/// What one device has of the chain.
-struct Part {
-  std::size_t device = 0;  ///< index of the dry device
-  std::vector<std::size_t> blocks;
-  int64_t under_way = 1;  ///< most micro-batches whose backward is still to come
+/// A device's part of the chain, and its search.
+struct Part : ChainPart {
   planner::Chain chain;
 };
-
-std::size_t index_of(at::Device device) { return static_cast<std::size_t>(std::max<int64_t>(device.index(), 0)); }
-
-/// Micro-batches under way on a device at most, by its stages.
-int64_t most_under_way(const PlacementPlan& plan, std::size_t device) {
-  const std::vector<Stage> stages = stages_of(plan);
-  int64_t now = 0, most = 1;
-  for (const ScheduleStep& step : plan.schedule) {
-    const Stage& stage = stages[static_cast<std::size_t>(step.stage)];
-    if (index_of(stage.device) != device || stage.first == stage.end) continue;
-    now += step.pass == Pass::forward ? 1 : -1;
-    most = std::max(most, now);
-  }
-  return most;
-}
-
-std::vector<Part> parts_of(const PlacementPlan& plan) {
-  std::vector<Part> parts;
-  for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
-    const std::size_t device = index_of(plan.blocks[i]);
-    auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& one) { return one.device == device; });
-    if (part == parts.end()) part = parts.insert(parts.end(), {device, {}, most_under_way(plan, device), {}});
-    part->blocks.push_back(i);
-  }
-  return parts;
-}
-
-/// The ways of a part's blocks. What a block keeps is there once for each micro-batch under way.
-std::vector<std::vector<planner::Way>> ways_of(const Part& part, const Costs& costs, int64_t balance, bool first_step) {
-  Costs own;
-  for (const std::size_t block : part.blocks) own.push_back(costs[block]);
-  std::vector<std::vector<planner::Way>> ways = planner::ways_of(own, balance, first_step);
-  for (std::vector<planner::Way>& block : ways)
-    for (planner::Way& way : block) {
-      const int64_t others = (part.under_way - 1) * way.kept;
-      way.kept += others;
-      way.forward_peak += others;
-      way.backward_peak += others;
-    }
-  return ways;
-}
 
 /// Sets the part's share of ways for the whole chain.
 void spread(const Part& part, const planner::Choices& choices, std::vector<std::size_t>& ways) {
   for (std::size_t i = 0; i < part.blocks.size(); ++i) ways[part.blocks[i]] = choices.ways[i];
 }
 
-/// Bytes on each device while a whole step runs with these ways; not the first one.
-std::vector<int64_t> steady_peaks(const BudgetCase& question, const std::vector<std::size_t>& ways) {
-  const DryStep step = with_ways(question.parts, question.planned, ways, dry_step);
-  std::vector<int64_t> peaks;
-  for (std::size_t i = 0; i < step.devices.size(); ++i) {
-    const StepBytes& bytes = step.devices[i];
-    peaks.push_back((i < question.held.size() ? question.held[i] : 0) + bytes.optimizer + bytes.ema + bytes.peak);
+/// Ways for the whole chain, tried in a dry step.
+struct Trial {
+  std::vector<std::size_t> ways;
+  std::vector<StepBytes> steps;
+  std::vector<int64_t> resident, peaks;  ///< by device; peaks: of the run's steps, the first included
+};
+
+Trial tried(const BudgetCase& question, const BlockCosts& costs, std::vector<std::size_t> ways) {
+  Trial trial{std::move(ways), {}, {}, {}};
+  trial.steps = with_ways(question.parts, question.planned, trial.ways, dry_step).devices;
+  const auto first = first_passes(question.parts.placement, costs, trial.ways, trial.steps);
+  for (std::size_t i = 0; i < trial.steps.size(); ++i) {
+    const StepBytes& bytes = trial.steps[i];
+    const int64_t held = i < question.held.size() ? question.held[i] : 0;
+    trial.resident.push_back(held + bytes.optimizer + bytes.ema);
+    trial.peaks.push_back(trial.resident.back() + std::max(first[i], bytes.peak));
   }
-  return peaks;
+  return trial;
 }
 
-/// The chains as the first step runs them, with all that lies outside the blocks: what a dry step of the plan that
-/// needs least shows beyond the sum of its blocks.
-std::vector<Part> chains_of(const BudgetCase& question, const Costs& costs) {
-  const int64_t balance = planner::flops_per_byte(question.device);
-  std::vector<Part> parts = parts_of(question.parts.placement);
+/// The chains as the first step runs them. What lies outside the blocks is what a dry step shows of the plan that needs
+/// least.
+std::vector<Part> chains_of(const BudgetCase& question, const BlockCosts& costs) {
+  std::vector<Part> parts;
+  for (ChainPart& part : parts_of(question.parts.placement)) parts.push_back({std::move(part), {}});
   std::vector<std::size_t> ways(costs.size(), 0);
-  std::vector<int64_t> least;
   for (Part& part : parts) {
-    part.chain.blocks = ways_of(part, costs, balance, /*first_step=*/false);
-    const planner::Choices choices = *planner::cheapest(part.chain, planner::smallest_budget(part.chain));
-    least.push_back(choices.peak);
-    spread(part, choices, ways);
+    part.chain.blocks = ways_of(part, costs, planner::work_rates(question.device), /*first_step=*/true);
+    spread(part, *planner::cheapest(part.chain, planner::smallest_budget(part.chain)), ways);
   }
-  const std::vector<int64_t> steady = steady_peaks(question, ways);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const std::size_t device = parts[i].device;
-    parts[i].chain.fixed = std::max(question.held.at(device), steady[device] - least[i]);
-    parts[i].chain.blocks = ways_of(parts[i], costs, balance, /*first_step=*/true);
-  }
+  const Trial trial = tried(question, costs, ways);
+  for (Part& part : parts) part.chain.fixed = trial.resident[part.device] + outside(part, trial.steps[part.device]);
   return parts;
 }
 
@@ -139,7 +95,32 @@ std::optional<std::vector<planner::Choices>> choose(const std::vector<Part>& par
   return choices;
 }
 
-BudgetPlan plan_of(const BudgetCase& question, const Costs& costs, const std::vector<std::size_t>& ways) {
+/// The cheapest ways that fit, tried in a dry step; chosen again with less room (`parts` are changed) where that needs
+/// more than the sum of the blocks says.
+std::optional<Trial> fitting(const BudgetCase& question, const BlockCosts& costs, std::vector<Part>& parts,
+                             int64_t budget) {
+  while (const auto choices = choose(parts, budget)) {
+    std::vector<std::size_t> ways(costs.size(), 0);
+    for (std::size_t i = 0; i < parts.size(); ++i) spread(parts[i], (*choices)[i], ways);
+    Trial trial = tried(question, costs, std::move(ways));
+    bool fits = true;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::size_t device = parts[i].device;
+      planner::Chain& chain = parts[i].chain;
+      const int64_t used = trial.peaks[device];
+      if (used <= budget) continue;
+      fits = false;
+      if (trial.steps[device].peak > trial.steps[device].passes)  // in the update, whatever the blocks keep
+        chain.fixed += used - (*choices)[i].peak;
+      else  // outside the blocks, while all is kept
+        chain.tail_peak = used - chain.fixed - (*choices)[i].kept;
+    }
+    if (fits) return trial;
+  }
+  return std::nullopt;
+}
+
+BudgetPlan plan_of(const BudgetCase& question, const BlockCosts& costs, const std::vector<std::size_t>& ways) {
   BudgetPlan plan;
   plan.format = question.format;
   const auto blocks = question.parts.model.blocks();
@@ -149,6 +130,9 @@ BudgetPlan plan_of(const BudgetCase& question, const Costs& costs, const std::ve
                            cost.recomputed_flops});
     plan.flops += costs[i].front().forward_flops + costs[i].front().backward_flops;
     plan.recomputed_flops += cost.recomputed_flops;
+    const planner::WorkRates rates = planner::work_rates(question.device);
+    plan.expansion_flops += planner::expansion_work(cost, rates);
+    plan.work += planner::work_of(costs[i].front(), cost, rates);
   }
   return plan;
 }
@@ -159,31 +143,31 @@ std::vector<BlockPlan> blocks_run(const DryParts& parts, PlannedRecompute& plann
   return with_ways(parts, planned, std::vector<std::size_t>(parts.model.blocks().size(), way), dry_blocks);
 }
 
-BudgetAnswer answer_budget(const BudgetCase& question, int64_t budget) {
-  const Costs costs = costs_of(question);
+std::optional<BudgetPlan> answer_budget(const BudgetCase& question, int64_t budget) {
+  for (const ChainPart& part : parts_of(question.parts.placement))
+    if (question.held.at(part.device) > budget) return std::nullopt;  // whatever the blocks do
+  const BlockCosts costs = costs_of(question);
   std::vector<Part> parts = chains_of(question, costs);
-  BudgetAnswer answer;
-  while (const auto choices = choose(parts, budget)) {
-    std::vector<std::size_t> ways(costs.size(), 0);
-    for (std::size_t i = 0; i < parts.size(); ++i) spread(parts[i], (*choices)[i], ways);
-    const std::vector<int64_t> steady = steady_peaks(question, ways);
-    int64_t peak = 0;
-    bool fits = true;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const int64_t used = steady[parts[i].device];
-      peak = std::max({peak, used, (*choices)[i].peak});
-      if (used <= budget) continue;
-      fits = false;
-      parts[i].chain.fixed += used - (*choices)[i].peak;
-    }
-    if (!fits) continue;
-    answer.plan = plan_of(question, costs, ways);
-    answer.plan->budget = budget;
-    answer.plan->peak = peak;
-    break;
-  }
-  for (const Part& part : parts) answer.smallest = std::max(answer.smallest, planner::smallest_budget(part.chain));
-  return answer;
+  const std::optional<Trial> trial = fitting(question, costs, parts, budget);
+  if (!trial) return std::nullopt;
+  BudgetPlan plan = plan_of(question, costs, trial->ways);
+  plan.budget = budget;
+  for (const Part& part : parts) plan.peak = std::max(plan.peak, trial->peaks[part.device]);
+  return plan;
+}
+
+int64_t smallest_budget(const BudgetCase& question) {
+  const BlockCosts costs = costs_of(question);
+  std::vector<Part> parts = chains_of(question, costs);
+  const auto smallest = [&] {
+    int64_t bytes = 0;
+    for (const Part& part : parts) bytes = std::max(bytes, planner::smallest_budget(part.chain));
+    return bytes;
+  };
+  // What does not fit after all leaves less room, so that the next one is larger.
+  int64_t budget = smallest();
+  while (!fitting(question, costs, parts, budget)) budget = smallest();
+  return budget;
 }
 
 std::vector<WayRow> rows_of(const std::vector<BlockPlan>& blocks, const std::function<std::string(std::size_t)>& way) {

@@ -19,17 +19,14 @@ struct BudgetCase {
   at::DeviceType device = at::kCPU;  ///< the run's
 };
 
-/// What a case needs and can do.
-struct BudgetAnswer {
-  std::optional<BudgetPlan> plan;  ///< nothing fits: empty
-  int64_t smallest = 0;            ///< smallest budget that works
-};
+/// The fastest plan that fits; nullopt: none does. Every device keeps the budget by itself: its blocks are chosen
+/// without regard to the others', for as many micro-batches as the schedule has under way there. The first step
+/// verifies every block and looks for dead values, which later steps do not; it is counted too. The plan is tried in a
+/// dry step, and chosen again with less room where that needs more than the sum of the blocks says.
+std::optional<BudgetPlan> answer_budget(const BudgetCase& question, int64_t budget);
 
-/// Every device keeps the budget by itself: its blocks are chosen without regard to the others', for as many
-/// micro-batches as the schedule has under way there. The first step verifies every block and looks for dead values,
-/// which later steps do not; it is counted too. The plan is tried in a dry step, and chosen again with less room where
-/// that needs more than the sum of the blocks says. Leaves `planned` set to the plan.
-BudgetAnswer answer_budget(const BudgetCase& question, int64_t budget);
+/// The smallest budget that has a plan.
+int64_t smallest_budget(const BudgetCase& question);
 
 /// Every block run in one way.
 std::vector<BlockPlan> blocks_run(const DryParts& parts, PlannedRecompute& planned, std::size_t way);

@@ -50,12 +50,19 @@ std::string describe(const BudgetPlan& plan) {
                     format_flops(plan.blocks[end - 1].recomputed_flops)});
     i = end;
   }
-  std::array<char, 128> more{};
+  std::array<char, 160> more{};
+  const double plain = std::max(plan.flops, 1.0);
   std::snprintf(more.data(), more.size(), "a step takes, by its FLOPs, %.2f x the time without recomputation",
-                plan.flops > 0 ? 1 + plan.recomputed_flops / plan.flops : 1);
+                1 + plan.recomputed_flops / plain);
+  std::string time = more.data();
+  if (plan.expansion_flops > 0) {
+    std::snprintf(more.data(), more.size(), "; expanding packed weights is worth %.2f x that time besides",
+                  plan.expansion_flops / plain);
+    time += more.data();
+  }
   const std::string weights = plan.format == "none" ? "weights as they are" : "weights packed by " + plan.format;
   return "plan for memory.budget = " + bytes(plan.budget) + ": predicted peak " + bytes(plan.peak) + ", " + weights +
-         "\n" + aligned(rows) + "  " + more.data() + "\n";
+         "\n" + aligned(rows) + "  " + time + "\n";
 }
 
 std::string to_json(const BudgetPlan& plan) {
@@ -64,6 +71,8 @@ std::string to_json(const BudgetPlan& plan) {
             {"format", plan.format},
             {"flops", plan.flops},
             {"recomputed_flops", plan.recomputed_flops},
+            {"expansion_flops", plan.expansion_flops},
+            {"work", plan.work},
             {"blocks", Json::array()}};
   for (const PlannedBlock& block : plan.blocks)
     json["blocks"].push_back({{"name", block.name},
@@ -83,6 +92,8 @@ BudgetPlan parse_plan(const std::string& text, const std::string& file) {
     json.at("format").get_to(plan.format);
     json.at("flops").get_to(plan.flops);
     json.at("recomputed_flops").get_to(plan.recomputed_flops);
+    plan.expansion_flops = json.value("expansion_flops", 0.0);  // runs of older programs have none
+    plan.work = json.value("work", int64_t{0});
     for (const Json& block : json.at("blocks"))
       plan.blocks.push_back(
           {block.at("name"), block.at("type"), block.at("way"), block.at("kept"), block.at("recomputed_flops")});

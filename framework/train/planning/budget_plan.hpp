@@ -26,6 +26,8 @@ struct BudgetPlan {
   std::vector<PlannedBlock> blocks;
   double flops = 0;  ///< of a micro-batch without recomputation
   double recomputed_flops = 0;
+  double expansion_flops = 0;  ///< what expanding packed weights is worth (planner/chain_cost.hpp)
+  int64_t work = 0;            ///< all that a micro-batch does beyond the plain run with weights as they are
   bool operator==(const BudgetPlan&) const = default;
 };
 

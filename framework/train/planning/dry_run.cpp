@@ -76,21 +76,34 @@ std::size_t devices_of(const DryParts& parts) {
 class Watch {
  public:
   Watch(const DryParts& parts, std::vector<StepBytes>& bytes)
-      : parts_(parts), stages_(stages_of(parts.placement)), bytes_(bytes), rest_(bytes.size()) {}
+      : parts_(parts),
+        stages_(stages_of(parts.placement)),
+        bytes_(bytes),
+        rest_(bytes.size()),
+        last_forward_(bytes.size()) {}
 
   /// To be called between two steps of training: what is held now is none of the next one's.
   void begin() {
-    for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = held(i), bytes_[i].kept = 0;
+    for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = last_forward_[i] = held(i), bytes_[i].kept = 0;
     work_.clear();
     ended_ = 0;
+  }
+  void before_blocks(const ScheduleStep& step) {
+    const Stage& stage = stages_[static_cast<std::size_t>(step.stage)];
+    const std::size_t index = index_of(stage.device);
+    if (step.micro_batch != 0 || stage.first == stage.end) return;
+    bytes_[index].before_blocks = std::max(bytes_[index].before_blocks, held(index) - rest_[index]);
   }
   void before(const ScheduleStep& step) {
     end_work();
     work_.push_back({step, flops_.flops()});
-    if (step.pass != Pass::backward) return;
     const std::size_t index = index_of(stages_[static_cast<std::size_t>(step.stage)].device);
+    if (step.pass == Pass::forward) last_forward_[index] = held(index) - gradients(index);
+    if (step.pass != Pass::backward) return;
     bytes_[index].kept = std::max(bytes_[index].kept, held(index) - rest_[index] - gradients(index));
   }
+  /// Bytes that the last micro-batch leaves, its loss for example; to be called when all are through.
+  [[nodiscard]] int64_t left(std::size_t index) const { return held(index) - gradients(index) - last_forward_[index]; }
   std::vector<StepWork> work() {
     end_work();
     return std::move(work_);
@@ -112,7 +125,8 @@ class Watch {
   const DryParts& parts_;
   std::vector<Stage> stages_;
   std::vector<StepBytes>& bytes_;
-  std::vector<int64_t> rest_;  ///< held between steps
+  std::vector<int64_t> rest_;          ///< held between steps
+  std::vector<int64_t> last_forward_;  ///< held before the last forward, without gradients
   std::vector<StepWork> work_;
   std::size_t ended_ = 0;  ///< steps whose work is known
   FlopCounter flops_;
@@ -126,7 +140,19 @@ void book(std::vector<StepBytes>& bytes, int64_t StepBytes::*member, std::vector
   }
 }
 
-DryStep count_step(const DryParts& parts) {
+/// Of a schedule on one device, each micro-batch forward and backward before the next, the first ones.
+constexpr int64_t kFirstMicroBatches = 2;
+bool repeats(const DryParts& parts) {
+  if (parts.micro_batches <= kFirstMicroBatches || stages_of(parts.placement).size() != 1) return false;
+  const std::vector<ScheduleStep>& schedule = parts.placement.schedule;
+  for (std::size_t i = 0; i < schedule.size(); ++i)
+    if (schedule[i].micro_batch != static_cast<int64_t>(i / 2) || (schedule[i].pass == Pass::backward) != (i % 2 == 1))
+      return false;
+  return true;
+}
+
+/// `left`: bytes that the last micro-batch leaves on each device.
+DryStep count_step(const DryParts& parts, std::vector<int64_t>& left) {
   const c10::DeviceGuard data(parts.data);
   DryStep result;
   std::vector<StepBytes>& bytes = result.devices;
@@ -135,11 +161,14 @@ DryStep count_step(const DryParts& parts) {
   for (std::size_t i = 0; i < bytes.size(); ++i) before.push_back(held(i));
   optim::AdamW optimizer(parts.trained, parts.optimizer);
   book(bytes, &StepBytes::optimizer, before);
+  std::optional<optim::FusedBackward> fused;
+  if (parts.fused_backward) fused.emplace(optimizer);
   std::optional<optim::Ema> ema;
   if (parts.ema) ema.emplace(parts.trained, 0.99);
   book(bytes, &StepBytes::ema, before);
   for (const Parameter* parameter : parts.trained)
-    bytes[index_of(parameter->value().device())].gradients += static_cast<int64_t>(parameter->value().nbytes());
+    if (!fused)
+      bytes[index_of(parameter->value().device())].gradients += static_cast<int64_t>(parameter->value().nbytes());
   DryBatches batches(parts);
   const DryRandom random(parts.data);
   optim::LrSchedule schedule;
@@ -148,16 +177,50 @@ DryStep count_step(const DryParts& parts) {
   beat();
   Parts run{parts.model, parts.objective, parts.memory,          parts.placement, random,
             batches,     optimizer,       ema ? &*ema : nullptr, schedule,        parts.max_grad_norm};
+  run.fused = fused ? &*fused : nullptr;
   run.before_step = [&](const ScheduleStep& step) { watch.before(step); };
+  run.before_blocks = [&](const ScheduleStep& step) { watch.before_blocks(step); };
   Trainer trainer(std::move(run), 0);
-  trainer.dry_step();
+  // What moves weights or inputs may make buffers in its first step, which stay.
+  if (parts.memory.residency() != nullptr || parts.memory.store() != nullptr) trainer.dry_step();
   watch.begin();
   std::deque<planner::PeakMark> marks;
   for (std::size_t i = 0; i < bytes.size(); ++i) marks.emplace_back(dry_device(i));
-  trainer.dry_step();
+  trainer.dry_step([&] {
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i].passes = marks[i].above();
+      left.push_back(watch.left(i));
+    }
+  });
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i].peak = marks[i].above();
   result.work = watch.work();
   return result;
+}
+
+/// Counts the first micro-batches, and fills in the others.
+DryStep count_first(const DryParts& parts) {
+  PlacementPlan placement = parts.placement;
+  placement.schedule.resize(2 * kFirstMicroBatches);
+  std::vector<int64_t> left;
+  DryStep step =
+      count_step({parts.model, parts.objective, parts.memory, placement, parts.trained, parts.optimizer, parts.ema,
+                  parts.max_grad_norm, kFirstMicroBatches, parts.batch, parts.data, parts.fused_backward},
+                 left);
+  const std::size_t last = step.work.size() - 2;  // forward and backward of the last that ran
+  for (int64_t micro = kFirstMicroBatches; micro < parts.micro_batches; ++micro)
+    for (const std::size_t pass : {last, last + 1}) {
+      StepWork work = step.work[pass];
+      work.step.micro_batch = micro;
+      step.work.push_back(work);
+    }
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    StepBytes& bytes = step.devices[i];
+    const int64_t more = (parts.micro_batches - kFirstMicroBatches) * left[i];
+    bytes.kept += more;
+    bytes.passes += more;
+    bytes.peak = std::max(bytes.peak, bytes.passes);
+  }
+  return step;
 }
 
 std::vector<BlockPlan> count_blocks(const DryParts& parts) {
@@ -181,6 +244,7 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
     auto found = known.find(key);
     if (found == known.end()) found = known.emplace(key, planner::measure(*blocks[i], flows[i], options)).first;
     plans.push_back({blocks[i]->info().name, blocks[i]->info().type, options, found->second});
+    if (parts.fused_backward) plans.back().cost.gradients = 0;  // none outlives the backward of its block
   }
   return plans;
 }
@@ -188,7 +252,10 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
 }  // namespace
 
 DryStep dry_step(const DryParts& parts) {
-  return planner::on_shapes("the training step", [&] { return count_step(parts); });
+  return planner::on_shapes("the training step", [&] {
+    std::vector<int64_t> left;
+    return repeats(parts) ? count_first(parts) : count_step(parts, left);
+  });
 }
 
 std::vector<BlockPlan> dry_blocks(const DryParts& parts) {

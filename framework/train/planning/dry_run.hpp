@@ -34,14 +34,17 @@ struct DryParts {
   int64_t micro_batches = 1;
   BatchShape batch;
   at::Device data{at::kMeta, 0};  ///< where batches are made: the host's in a run
+  bool fused_backward = false;    ///< as optimizer.fused_backward of a recipe
 };
 
 /// Of one device in bytes; exact but for `peak`, in which temporaries inside a kernel may be missing.
 struct StepBytes {
   int64_t optimizer = 0, ema = 0;  ///< states, for the life of the run
-  int64_t gradients = 0;           ///< of the trained parameters, at the end of the backward
+  int64_t gradients = 0;           ///< of the trained parameters, at the end of the backward; 0 when freed in it
   int64_t kept = 0;  ///< most that forwards have left when a backward begins; of a stage, also what it receives
-  int64_t peak = 0;  ///< highest in the step, above what was there before it (weights, parameters, states)
+  int64_t before_blocks = 0;  ///< held when the first micro-batch enters its first block: inputs, targets, prologue
+  int64_t passes = 0;         ///< highest in forwards and backwards, above what was there before the step
+  int64_t peak = 0;           ///< highest in the step, above what was there before it (weights, parameters, states)
   /// Besides gradients and kept: what the step needs for a while.
   [[nodiscard]] int64_t transient() const { return peak - gradients - kept; }
 };
@@ -64,8 +67,9 @@ struct BlockPlan {
   planner::BlockCost cost;
 };
 
-/// Two steps are run, the second is counted: states of the optimiser exist then. Throws Error (NO_SHAPE_KERNEL) when
-/// model, objective or a strategy needs values or an operator without a shape kernel.
+/// A step as they come after the first: nothing is verified. On one device that takes micro-batches one after the
+/// other, two stand for all: the third finds what the second found. Throws Error (NO_SHAPE_KERNEL) when model,
+/// objective or a strategy needs values or an operator without a shape kernel.
 DryStep dry_step(const DryParts& parts);
 
 /// Every block as the first micro-batch runs it, in order. Blocks that cost the same are run once.

@@ -12,6 +12,7 @@
 #include <train/planning/conditioning.hpp>
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
+#include <train/planning/run_data.hpp>
 
 #include <algorithm>
 #include <deque>
@@ -20,19 +21,10 @@
 namespace trainer::train {
 namespace {
 
-constexpr std::size_t kCaptions = 4;  // encoded together; each more adds its result alone
+constexpr int64_t kTexts = 32;  // run together; what more of them add is extrapolated
 
 at::Tensor shaped(const std::vector<int64_t>& shape, at::ScalarType dtype, at::Device device) {
   return at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
-}
-
-/// A micro-batch as the cache gives it.
-int64_t bytes_of(const BatchShape& batch) {
-  int64_t bytes = c10::multiply_integers(batch.latents) * static_cast<int64_t>(sizeof(float));
-  if (batch.latents.empty()) bytes = 0;
-  for (const TensorInfo& info : batch.conditioning)
-    bytes += c10::multiply_integers(info.shape) * static_cast<int64_t>(c10::elementSize(info.dtype));
-  return bytes * batch.samples;
 }
 
 at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
@@ -50,6 +42,7 @@ class Planner {
     for (const at::Device memory : assembly_.memories()) plan.memories.push_back(memory.str());
     plan.host = static_cast<std::size_t>(assembly_.dry(at::kCPU).index());
     factor_ = planner::on_shapes("the autoencoder", [&] { return foretold_factor(assembly_, notes_); });
+    files_ = files_of(recipe_);
     PhasePlan cache = plan_cache();
     PhasePlan load = phase(
         "load",
@@ -62,12 +55,17 @@ class Planner {
     PhasePlan train{"train", std::vector<int64_t>(plan.memories.size()), load.host, {}};
     for (std::size_t i = 0; i < plan.devices.size(); ++i) (*train.bytes)[i] = plan.devices[i].total();
     PhasePlan sample = plan_samples(plan.devices);
-    if (assembly_.dry(assembly_.devices().front()) != dry_device(plan.host)) (*train.bytes)[plan.host] += batch_bytes_;
+    if (load.bytes) load.bytes->front() += data_.prompts;
     // Parameters are written from where they are, one at a time by way of the host; an export copies them, scaled.
     PhasePlan save{"save", std::vector<int64_t>(plan.memories.size()), 0, {}};
     for (std::size_t i = 0; i < plan.devices.size(); ++i)
       (*save.bytes)[i] = plan.devices[i].resident() + trained_bytes(i);
     (*save.bytes)[plan.host] += largest_trained_elsewhere(plan.host);
+    if (plan.host >= plan.devices.size()) {  // else it is in the device's own numbers
+      for (PhasePlan* phase : {&train, &sample, &save})
+        if (phase->bytes) (*phase->bytes)[plan.host] += data_.cached;
+      (*train.bytes)[plan.host] += batch_bytes_;
+    }
     plan.model = loaded_.model->describe();
     plan.phases = {std::move(cache), std::move(load), std::move(train), std::move(sample), std::move(save)};
     plan.program = metrics::memory_use().resident;
@@ -111,9 +109,12 @@ class Planner {
                  " text tokens";
     for (const std::string& note : {conditioning_.note, notes_})
       if (!note.empty()) plan.batch += " (" + note + ")";
-    return {
-        *loaded_.model,      objective,           loaded_.memory,      loaded_.placement, loaded_.trained,        {},
-        train.ema_decay > 0, train.max_grad_norm, share.micro_batches, std::move(batch),  assembly_.dry(at::kCPU)};
+    return {*loaded_.model,          objective,
+            loaded_.memory,          loaded_.placement,
+            loaded_.trained,         {},
+            train.ema_decay > 0,     train.max_grad_norm,
+            share.micro_batches,     std::move(batch),
+            assembly_.dry(at::kCPU), recipe_.optimizer.fused_backward};
   }
 
   void plan_training(Plan& plan) {
@@ -125,7 +126,8 @@ class Planner {
                   "no batch is known before the cache is made");
     conditioning_ = std::move(*conditioning);
     const DryParts parts = dry_parts(*objective, plan);
-    batch_bytes_ = bytes_of(parts.batch);
+    batch_bytes_ = (latent_bytes(parts.batch) + text_bytes(parts.batch)) * parts.batch.samples;
+    data_ = held_data(recipe_, parts.batch, files_);
     const PlacementReport report = report_placement(loaded_.placement, loaded_.parts);
     for (std::size_t i = 0; i < assembly_.devices().size(); ++i) {
       DevicePlan& device = plan.devices.emplace_back();
@@ -136,9 +138,14 @@ class Planner {
       device.weights = held(i) - before_[i] - device.adapter;
     }
     const DryStep step = dry_step(parts);
-    for (std::size_t i = 0; i < plan.devices.size() && i < step.devices.size(); ++i)
-      plan.devices[i].step = step.devices[i];
     plan.blocks = dry_blocks(parts);
+    BlockCosts costs;
+    for (const BlockPlan& block : plan.blocks) costs.push_back({block.cost});
+    const auto first = first_passes(loaded_.placement, costs, std::vector<std::size_t>(costs.size(), 0), step.devices);
+    for (std::size_t i = 0; i < plan.devices.size(); ++i) {
+      if (i < step.devices.size()) plan.devices[i].step = step.devices[i], plan.devices[i].first = first[i];
+      plan.devices[i].data = (i == 0 ? data_.prompts : 0) + (i == plan.host ? data_.cached : 0);
+    }
     require_effect(assembly_, loaded_.memory);
     plan_time(plan, step, parts.micro_batches);
   }
@@ -168,15 +175,35 @@ class Planner {
     plan.time = {timeline.makespan, timeline.serial, !speeds_.empty(), all > again ? all / (all - again) : 1};
   }
 
-  /// Captions and pictures through the encoders, one after the other.
-  PhasePlan plan_cache() {
-    PhasePlan text = phase("cache", [&] {
+  /// So many texts through the encoder at once.
+  PhasePlan plan_texts(int64_t count) {
+    return phase("cache", [&] {
       const at::NoGradGuard no_grad;
       const c10::DeviceGuard guard(assembly_.dry(assembly_.device_of(recipe_.text_encoder)));
-      const std::vector<std::string> captions(kCaptions, "a caption");
-      static_cast<void>(assembly_.text_encoder()->encode(captions));
+      const std::vector<std::string> texts(static_cast<std::size_t>(count), "a caption");
+      static_cast<void>(assembly_.text_encoder()->encode(texts));
       return std::string();
     });
+  }
+
+  /// What many texts take rises with their number, in the end by a constant for each.
+  PhasePlan plan_all_texts() {
+    const int64_t count = texts_of(recipe_, files_);
+    PhasePlan all = plan_texts(std::min(count, kTexts));
+    if (count <= kTexts || !all.bytes) return all;
+    const PhasePlan half = plan_texts(kTexts / 2);
+    const auto extend = [&](int64_t& most, int64_t of_half) {
+      most += (most - of_half) * (count - kTexts) / (kTexts / 2);
+    };
+    for (std::size_t i = 0; half.bytes && i < all.bytes->size(); ++i) extend((*all.bytes)[i], (*half.bytes)[i]);
+    extend(all.host, half.host);
+    if (!files_) all.note = "for " + std::to_string(count) + " captions at once";
+    return all;
+  }
+
+  /// Captions and pictures through the encoders, one after the other.
+  PhasePlan plan_cache() {
+    PhasePlan text = plan_all_texts();
     if (!recipe_.pictures()) return text;
     const PhasePlan pictures = phase("cache", [&] {
       const at::NoGradGuard no_grad;
@@ -255,9 +282,11 @@ class Planner {
   std::vector<double> speeds_;
   LoadedModel loaded_;
   Conditioning conditioning_;
-  int64_t factor_ = 0, batch_bytes_ = 0;  ///< batch: of a step, read from the cache into the host's memory
-  std::string notes_;                     ///< what was taken for granted
-  std::vector<int64_t> before_;           ///< held on each device, not the run's
+  int64_t factor_ = 0, batch_bytes_ = 0;  ///< batch: a micro-batch, read from the cache into the host's memory
+  std::optional<int64_t> files_;          ///< of the data set
+  RunData data_;
+  std::string notes_;            ///< what was taken for granted
+  std::vector<int64_t> before_;  ///< held on each device, not the run's
 };
 
 /// What Group::mean and OverlappedAverage hold at their highest. Of a piece: itself, padded, the slices that came, and

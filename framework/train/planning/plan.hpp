@@ -3,8 +3,9 @@
 #pragma once
 
 #include <train/assembly/assemble.hpp>
-#include <train/planning/dry_run.hpp>
+#include <train/planning/chain_parts.hpp>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,13 +17,18 @@ struct DevicePlan {
   std::string device;                ///< as in the recipe, "cuda:0"
   std::string parts;                 ///< "prologue, double.0 to single.19"
   int64_t weights = 0, adapter = 0;  ///< adapter: its parameters; without one the trained weights are in `weights`
-  StepBytes step;
+  int64_t data = 0;                  ///< what the run keeps of prompts and samples (run_data.hpp)
+  StepBytes step;                    ///< of a step after the first
+  int64_t first = 0;     ///< at most what blocks need in the first step, which verifies them (chain_parts.hpp)
   int64_t exchange = 0;  ///< of several processes: gradients on their way to the others, and what came back
   double flops = 0;      ///< of a step: matrix products, convolutions and attentions, recomputed ones included
   double busy = 0;       ///< share of a step in which it computes, copies taken as free
   std::optional<double> seconds{};  ///< in which it does, when its speed is given
-  [[nodiscard]] int64_t resident() const { return weights + adapter + step.optimizer + step.ema; }
-  [[nodiscard]] int64_t total() const { return resident() + step.peak + exchange; }
+  [[nodiscard]] int64_t resident() const { return weights + adapter + data + step.optimizer + step.ema; }
+  /// At most, in any step.
+  [[nodiscard]] int64_t total() const { return resident() + std::max(first, step.peak) + exchange; }
+  /// How much more the first step takes than a later one.
+  [[nodiscard]] int64_t first_step() const { return std::max<int64_t>(first - step.peak, 0); }
 };
 
 /// The highest use within one phase of a run.

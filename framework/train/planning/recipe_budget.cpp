@@ -5,10 +5,12 @@
 #include <train/planning/budget.hpp>
 #include <train/planning/conditioning.hpp>
 #include <train/planning/recipe_budget.hpp>
+#include <train/planning/run_data.hpp>
 
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <map>
 
 namespace trainer::train {
 namespace {
@@ -32,7 +34,9 @@ std::vector<int64_t> held_on_dry_devices(const Assembly& assembly) {
   return bytes;
 }
 
-BudgetAnswer answer_for(Assembly& assembly, const BatchShape& batch, const std::string& label, int64_t budget) {
+/// Calls `use` with the question that `label` as weight format asks.
+template <typename Use>
+auto with_format(Assembly& assembly, const BatchShape& batch, const std::string& label, const Use& use) {
   Candidates candidates = make_candidates(assembly.loader());
   std::vector<MemoryStack::Named> strategies;
   for (CandidateStrategy& format : candidates.formats) {
@@ -48,7 +52,10 @@ BudgetAnswer answer_for(Assembly& assembly, const BatchShape& batch, const std::
   const DryParts parts = model.parts(assembly.recipe());
   const std::vector<int64_t> with_model = held_on_dry_devices(assembly);
   for (std::size_t i = 0; i < held.size(); ++i) held[i] = with_model[i] - held[i];
-  return answer_budget({parts, planned, label, std::move(held), assembly.devices().front().type()}, budget);
+  const RunData data = held_data(assembly.recipe(), batch, files_of(assembly.recipe()));
+  held.front() += data.prompts;
+  held.at(static_cast<std::size_t>(assembly.dry(at::kCPU).index())) += data.cached;
+  return use(BudgetCase{parts, planned, label, std::move(held), assembly.devices().front().type()});
 }
 
 /// Keys that would lower the need, with their values now.
@@ -67,8 +74,8 @@ std::string advice(const recipe::Recipe& recipe) {
   return text;
 }
 
-[[noreturn]] void refuse(const recipe::Recipe& recipe, const BudgetAnswer& best, const std::string& format) {
-  const int64_t rounded = (best.smallest + kMegabyte - 1) / kMegabyte * kMegabyte;
+[[noreturn]] void refuse(const recipe::Recipe& recipe, int64_t smallest, const std::string& format) {
+  const int64_t rounded = (smallest + kMegabyte - 1) / kMegabyte * kMegabyte;
   throw Error(ExitCode::bad_recipe,
               "memory.budget: " + recipe::bytes_text(recipe.memory.budget) +
                   " is too small: the smallest budget that works for this recipe is " + recipe::bytes_text(rounded) +
@@ -94,15 +101,9 @@ BatchShape batch_shape(BatchSource& batches, const data::Bucket& largest, int64_
   return shape;
 }
 
-data::Bucket largest_of(const data::Dataset& dataset) {
-  data::Bucket largest;
-  for (const data::Sample& sample : dataset.samples)
-    if (sample.bucket.width * sample.bucket.height > largest.width * largest.height) largest = sample.bucket;
-  return largest;
-}
-
 data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor) {
   data::Bucket largest;
+  if (!recipe.pictures()) return largest;
   for (const recipe::Data& source : recipe.data) {
     const data::BucketGrid grid({source.resolution, factor, source.max_aspect});
     for (const data::Bucket& bucket : grid.buckets())
@@ -135,7 +136,8 @@ DryParts DryModel::parts(const recipe::Recipe& recipe) const {
           recipe.train.max_grad_norm,
           loaded.parts.micro_batches,
           batch,
-          data};
+          data,
+          o.fused_backward};
 }
 
 DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& batch) {
@@ -144,26 +146,30 @@ DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& bat
 
 BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format) {
   const int64_t budget = assembly.recipe().memory.budget;
-  std::optional<BudgetAnswer> best;
-  std::string best_format;
+  std::optional<BudgetPlan> best;
   std::exception_ptr refusal;
+  std::vector<std::string> too_large;  // formats
   for (const std::string& label : formats_of(assembly, format)) {
-    BudgetAnswer answer;
     try {
-      answer = answer_for(assembly, batch, label, budget);
+      auto plan = with_format(assembly, batch, label,
+                              [&](const BudgetCase& question) { return answer_budget(question, budget); });
+      if (!plan) too_large.push_back(label);
+      if (plan && (!best || plan->work < best->work)) best = std::move(plan);
     } catch (const Error& error) {
       if (error.exit_code() != ExitCode::bad_recipe) throw;
       refusal = std::current_exception();  // weights that the placement finds no room for, perhaps until packed
-      continue;
     }
-    if (answer.plan) return *answer.plan;
-    if (!best || answer.smallest < best->smallest) best = std::move(answer), best_format = label;
+    if (best && best->work == 0) break;  // nothing is faster
   }
-  if (!best && refusal) std::rethrow_exception(refusal);
-  if (!best)
+  if (best) return *best;
+  if (too_large.empty() && refusal) std::rethrow_exception(refusal);
+  if (too_large.empty())
     throw Error(ExitCode::bad_recipe,
                 "memory.budget: this run packs its weights with \"" + format + "\", which no plugin offers now");
-  refuse(assembly.recipe(), *best, best_format);
+  std::map<int64_t, std::string> smallest;
+  for (const std::string& label : too_large)
+    smallest.emplace(with_format(assembly, batch, label, &smallest_budget), label);
+  refuse(assembly.recipe(), smallest.begin()->first, smallest.begin()->second);
 }
 
 int64_t foretold_factor(Assembly& assembly, std::string& notes) {

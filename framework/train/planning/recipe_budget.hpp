@@ -2,7 +2,7 @@
 /// what to say when nothing fits.
 #pragma once
 
-#include <data/source.hpp>
+#include <data/buckets.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/batch_source.hpp>
 #include <train/planning/dry_run.hpp>
@@ -11,14 +11,14 @@
 
 namespace trainer::train {
 
-/// Shapes of a micro-batch of pictures of size `largest`: the data set's memory is that of its largest ones.
+/// Shapes of a micro-batch of pictures of size `largest`.
 BatchShape batch_shape(BatchSource& batches, const data::Bucket& largest, int64_t factor);
 
 /// The same before anything is encoded, from the shapes that the model declares for its inputs: texts are as long as
 /// the encoder takes. nullopt where an input has no declared shape: it is known when the cache is made.
 std::optional<BatchShape> foretold_shape(Assembly& assembly, const data::Bucket& largest, int64_t factor);
-data::Bucket largest_of(const data::Dataset& dataset);
-/// The largest size that pictures of the recipe can get.
+/// The largest size that pictures of the recipe can get, 0 x 0 without pictures. Every forecast takes it, whatever
+/// sizes the pictures of today have: the numbers are the same before and after they are looked at.
 data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor);
 
 /// Pixels along a side of a latent cell. While the autoencoder's files are missing, the usual number, said in `notes`.
@@ -29,10 +29,10 @@ int64_t foretold_factor(Assembly& assembly, std::string& notes);
 /// first step of a run. Names of attention kernels are left to the run where another device chooses them.
 void require_effect(const Assembly& assembly, const MemoryStack& memory);
 
-/// Plans the recipe's training for micro-batches of this shape. Plans that leave weights as they are come before those
-/// that pack them, since packing changes what is computed. `format`: only plans with this weight format (a run that
-/// goes on must keep it); empty: any.
-/// Throws Error (bad_recipe) with the smallest budget that works and what would need less memory when none fits.
+/// Plans the recipe's training for micro-batches of this shape: of all ways to run the blocks and all weight formats
+/// what does the least work, weights as they are where that does no more. `format`: only plans with this weight format
+/// (a run that goes on must keep it); empty: any. Throws Error (bad_recipe) with the smallest budget that works and
+/// what would need less memory when none fits.
 BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format = "");
 
 /// How the blocks of the recipe's model are run with its strategies, for `check`.

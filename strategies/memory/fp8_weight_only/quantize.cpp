@@ -9,6 +9,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/where.h>
+#include <c10/core/DeviceGuard.h>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
 
@@ -20,11 +21,12 @@ namespace {
 
 constexpr int64_t kRowsBytes = 1 << 20;  // of fp32 rows at a time: fits a core's cache
 
-/// Calls `use(begin, rows)` with consecutive rows of `matrix` in fp32.
+/// Calls `use(begin, rows)` with consecutive rows of `matrix` in fp32. In a dry run the first ones stand for all: what
+/// packing holds for a while is counted with them.
 template <typename Use>
 void for_each_rows(const at::Tensor& matrix, const Use& use) {
-  const int64_t out = matrix.size(0);
   const int64_t step = std::max<int64_t>(1, kRowsBytes / static_cast<int64_t>(sizeof(float)) / matrix.size(1));
+  const int64_t out = matrix.is_meta() ? std::min(step, matrix.size(0)) : matrix.size(0);
   for (int64_t begin = 0; begin < out; begin += step)
     use(begin, matrix.narrow(0, begin, std::min(step, out - begin)).to(at::kFloat));
 }
@@ -32,7 +34,8 @@ void for_each_rows(const at::Tensor& matrix, const Use& use) {
 /// Of what shares a scale, along the last dimension. NaN wins over all numbers.
 at::Tensor largest(const at::Tensor& values, const std::string& name) {
   at::Tensor amax = at::amax(at::abs(values), {-1}, /*keepdim=*/true);
-  if (!at::isfinite(amax).all().item<bool>())
+  const at::Tensor finite = at::isfinite(amax).all();
+  if (!finite.is_meta() && !finite.item<bool>())
     throw Error(ExitCode::bad_input,
                 "tensor " + quote_name(name) +
                     " holds NaN, infinity or numbers beyond fp32: it cannot be packed into 8 bits; the file is damaged",
@@ -55,7 +58,7 @@ float largest_of(Code code) { return code == Code::e4m3 ? 448 : 127; }
 at::Tensor scale_for(const at::Tensor& amax, Code code) {
   // A scale below the normal range would lose digits or become 0.
   const at::Tensor scale = (amax / largest_of(code)).clamp_min(std::numeric_limits<float>::min());
-  return at::where(amax == 0, at::full({}, 1.0F), scale);
+  return at::where(amax == 0, at::full({}, 1.0F, amax.options()), scale);
 }
 
 int64_t scale_count(Granularity granularity, int64_t out, int64_t in) {
@@ -64,18 +67,14 @@ int64_t scale_count(Granularity granularity, int64_t out, int64_t in) {
 }
 
 Packed quantize(const at::Tensor& weight, Granularity granularity, const std::string& name, Code code) {
+  const c10::DeviceGuard guard(weight.device());
   const int64_t out = weight.size(0), in = weight.size(1);
   Packed packed;
   packed.values = at::empty({out, in}, weight.options().dtype(code == Code::e4m3 ? at::kFloat8_e4m3fn : at::kChar));
   packed.column_block = granularity == Granularity::block && in % kBlock == 0 ? kBlock : in;
   const int64_t columns = in / packed.column_block;
-  if (weight.is_meta()) {  // a dry run: shapes are all there is
-    const bool one = granularity == Granularity::tensor;
-    packed.scale = at::empty({one ? 1 : out, one ? 1 : columns}, weight.options().dtype(at::kFloat));
-    return packed;
-  }
   if (granularity == Granularity::tensor) {
-    at::Tensor amax = at::full({1, 1}, 0.0F);
+    at::Tensor amax = at::full({1, 1}, 0.0F, weight.options().dtype(at::kFloat));
     for_each_rows(weight, [&](int64_t, const at::Tensor& rows) {
       amax = at::maximum(amax, largest(rows.reshape({1, -1}), name));
     });
@@ -103,7 +102,7 @@ at::Tensor saturated_cast(at::Tensor numbers, Code code) {
 }
 
 void require_finite(const at::Tensor& matrix, const std::string& name) {
-  if (matrix.is_meta()) return;
+  const c10::DeviceGuard guard(matrix.device());
   for_each_rows(matrix, [&](int64_t, const at::Tensor& rows) { largest(rows.reshape({1, -1}), name); });
 }
 
