@@ -159,7 +159,7 @@ BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::s
       if (error.exit_code() != ExitCode::bad_recipe) throw;
       refusal = std::current_exception();  // weights that the placement finds no room for, perhaps until packed
     }
-    if (best && best->work == 0) break;  // nothing is faster
+    if (best && best->format == "none") break;  // packing changes what is trained: never for speed alone
   }
   if (best) return *best;
   if (too_large.empty() && refusal) std::rethrow_exception(refusal);

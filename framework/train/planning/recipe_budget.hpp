@@ -29,10 +29,10 @@ int64_t foretold_factor(Assembly& assembly, std::string& notes);
 /// first step of a run. Names of attention kernels are left to the run where another device chooses them.
 void require_effect(const Assembly& assembly, const MemoryStack& memory);
 
-/// Plans the recipe's training for micro-batches of this shape: of all ways to run the blocks and all weight formats
-/// what does the least work, weights as they are where that does no more. `format`: only plans with this weight format
-/// (a run that goes on must keep it); empty: any. Throws Error (bad_recipe) with the smallest budget that works and
-/// what would need less memory when none fits.
+/// Plans the recipe's training for micro-batches of this shape: of all ways to run the blocks what does the least work.
+/// Weights stay as they are where that fits, since packing changes what is trained; else the format with the least
+/// work. `format`: only plans with this weight format (a run that goes on must keep it); empty: any. Throws Error
+/// (bad_recipe) with the smallest budget that works and what would need less memory when none fits.
 BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format = "");
 
 /// How the blocks of the recipe's model are run with its strategies, for `check`.
