@@ -7,6 +7,7 @@
 
 #include <trainer/sdk/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <optional>
@@ -41,6 +42,12 @@ bool private_group(gid_t id, uid_t user) {
   return owner == found->gr_name;
 }
 
+/// Who can change a folder above the program can change the program: nothing is gained by looking further.
+bool holds(const fs::path& folder, const fs::path& file) {
+  const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), file.begin(), file.end());
+  return end == folder.end();
+}
+
 }  // namespace
 
 std::string writable_by_others(const fs::path& path) {
@@ -60,9 +67,10 @@ void require_safe_permissions(const std::string& plugin, const fs::path& library
   const char* chosen = std::getenv("TRAINER_PLUGIN_PERM");
   if (chosen != nullptr && std::string_view(chosen) == "ignore") return;
   std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
   const fs::path real = fs::canonical(library, failed);
   for (const fs::path& start : {fs::absolute(library).lexically_normal(), failed ? library : real})
-    for (fs::path at = start; !at.empty(); at = at.parent_path()) {
+    for (fs::path at = start; !at.empty() && !holds(at, program); at = at.parent_path()) {
       if (const std::string why = writable_by_others(at); !why.empty())
         throw Error(ExitCode::plugin_rejected,
                     "plugin \"" + plugin + "\", permissions: " + at.string() + " " + why +

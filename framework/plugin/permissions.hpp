@@ -12,8 +12,9 @@ namespace trainer::plugin {
 /// folder that all may write to when it is sticky, as /tmp is: they cannot replace what is in it.
 std::string writable_by_others(const std::filesystem::path& path);
 
-/// Throws Error (plugin_rejected, PLUGIN_PERM) when others can write to the library or to a folder above it, at each
-/// place that its symbolic links lead through. TRAINER_PLUGIN_PERM=ignore in the environment lets everything pass.
+/// Throws Error (plugin_rejected, PLUGIN_PERM) when others can write to the library or to a folder above it that does
+/// not hold the running program too, at each place that its symbolic links lead through. TRAINER_PLUGIN_PERM=ignore in
+/// the environment lets everything pass.
 void require_safe_permissions(const std::string& plugin, const std::filesystem::path& library);
 
 }  // namespace trainer::plugin

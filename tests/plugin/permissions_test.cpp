@@ -67,6 +67,20 @@ TEST_F(Permissions, NorOneOfAnotherUserOrAnotherGroup) {
   expect_refused(library().string() + " can be written to by its group");
 }
 
+TEST_F(Permissions, FoldersAboveTheProgramItselfAreNotLookedAt) {
+  const fs::path beside = fs::read_symlink("/proc/self/exe").parent_path() / "permissions_test.tmp";
+  fs::create_directory(beside);
+  fs::copy_file(library(), beside / "twins.so", fs::copy_options::overwrite_existing);
+  const fs::path shared = beside.parent_path();
+  const Perms before = fs::status(shared).permissions();
+  fs::permissions(shared, Perms::others_write, fs::perm_options::add);
+  EXPECT_NO_THROW(require_safe_permissions("twins", beside / "twins.so"));
+  fs::permissions(beside, Perms::others_write, fs::perm_options::add);
+  EXPECT_THROW(require_safe_permissions("twins", beside / "twins.so"), Error);
+  fs::permissions(shared, before);
+  fs::remove_all(beside);
+}
+
 TEST_F(Permissions, UnlessTheUserSaysSo) {
   fs::permissions(library(), Perms::others_write, fs::perm_options::add);
   ASSERT_EQ(::setenv("TRAINER_PLUGIN_PERM", "ignore", 1), 0);
