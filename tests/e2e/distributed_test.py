@@ -59,10 +59,10 @@ class Distributed(RanksCase):
 
     def test_a_budget_is_planned_for_the_share_of_a_rank(self):
         run, more = self.folder / "run", {"train__micro_batch_size": 4, "run__steps": 2}
-        budget = ("memory.strategies=[]", "memory.budget=11MB")
+        budget = ("memory.strategies=[]", "memory.budget=13MB")
         self.train_ranks(run, 4, *budget, **more)
         alone = {**FOUR, **more, "run__steps": 4}
-        self.train(run, *budget, code=BAD_RECIPE, texts=["memory.budget: 11MB is too small"], **alone)
+        self.train(run, *budget, code=BAD_RECIPE, texts=["memory.budget: 13MB is too small"], **alone)
 
     def test_a_rank_needs_what_the_plan_says(self):
         more = {"run__steps": 3, "train__micro_batch_size": 1, **FOUR}

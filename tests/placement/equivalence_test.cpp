@@ -47,8 +47,7 @@ std::string refusal(const Setting& setting, const Cell& cell) {
   if (has("full_checkpointing") && has("selective_checkpointing")) return "both choose what is recomputed";
   if (has("fp8_weight_only") && setting.trained == Trained::all) return "are trained";
   if (cell.place.placement == "single") return "\"single\" takes one device";
-  const bool short_model = std::set<std::string>{"toy", "toy_lm", "experts"}.contains(setting.subject.component);
-  if (short_model && cell.place.devices == 3) return "too few for 3 devices";
+  if (setting.subject.component == "toy" && cell.place.devices == 3) return "too few for 3 devices";
   // Where all is trained there is no frozen weight to swap.
   if (has("block_swap") && setting.trained != Trained::all) return "is no dense tensor in host memory";
   return {};
