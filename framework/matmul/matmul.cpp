@@ -28,7 +28,7 @@ bool is_dense(const Tensor& t) {
   const int64_t rows = t.size(-2), columns = t.size(-1);
   const bool by_rows = t.stride(-1) == 1 && t.stride(-2) == columns;
   const bool by_columns = t.stride(-2) == 1 && t.stride(-1) == rows;
-  return (by_rows || by_columns) && (t.dim() == 2 || t.stride(0) == rows * columns);
+  return (by_rows || by_columns) && (t.dim() == 2 || t.size(0) == 1 || t.stride(0) == rows * columns);
 }
 
 bool takes(const Tensor& t, int64_t dim) {
@@ -60,7 +60,8 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
 Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
   const bool suits = takes(a, b, 2) && added.scalar_type() == at::kFloat && added.is_cpu() && added.dim() <= 2 &&
                      !beta.isComplex() && !alpha.isComplex();
-  if (!suits || beta.toDouble() == 0) return at::cpu::addmm(added, a, b, beta, alpha);
+  // With an alpha of 0 oneDNN's call returns before it scales; with a beta of 0 what is added must not be read.
+  if (!suits || beta.toDouble() == 0 || alpha.toDouble() == 0) return at::cpu::addmm(added, a, b, beta, alpha);
   Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
   result.copy_(added);
   at::native::mkldnn_matmul(a, b, result, beta.to<float>(), alpha.to<float>());

@@ -66,6 +66,7 @@ TEST_F(Matmul, AddsAndScales) {
   EXPECT_LT(error(at::addmm(added, a, b), exact(added, 1, 1)), 5e-7);
   EXPECT_LT(error(at::addmm(row, a, b, 1, 0.5), exact(row, 1, 0.5)), 5e-7);
   EXPECT_LT(error(at::addmm(added, a, b, -2, 3), exact(added, -2, 3)), 5e-7);
+  EXPECT_LT(error(at::addmm(added, a, b, 2, 0), exact(added, 2, 0)), 5e-7);
   const Tensor not_read = at::full({32}, std::numeric_limits<float>::quiet_NaN());
   EXPECT_LT(error(at::addmm(not_read, a, b, 0, 1), exact(row, 0, 1)), 5e-7) << "beta 0: what is added is not read";
   EXPECT_FALSE(same(added, at::addmm(added, a, b))) << "its input is left alone";
