@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <set>
 
 #include "devices.hpp"
 #include "matrix.hpp"
@@ -48,8 +47,9 @@ std::string refusal(const Setting& setting, const Cell& cell) {
   if (has("fp8_weight_only") && setting.trained == Trained::all) return "are trained";
   if (cell.place.placement == "single") return "\"single\" takes one device";
   if (setting.subject.component == "toy" && cell.place.devices == 3) return "too few for 3 devices";
-  // Where all is trained there is no frozen weight to swap.
-  if (has("block_swap") && setting.trained != Trained::all) return "is no dense tensor in host memory";
+  // Where all is trained there is no frozen weight to swap, but for those of the expert that is not trained.
+  const bool frozen = setting.trained != Trained::all || setting.subject.component == "experts";
+  if (has("block_swap") && frozen) return "is no dense tensor in host memory";
   return {};
 }
 
