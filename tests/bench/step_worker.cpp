@@ -5,12 +5,12 @@
 ///   time    WALL_SECONDS CPU_SECONDS LOSS PEAK_RSS_BYTES
 ///   bytes   PEAK_BYTES LIVE_BYTES: of tensors, the most within the step and what is there between steps; on a GPU its
 ///           allocator's numbers
-///   ops     CALLS FLOPS RECOMPUTED_CALLS RECOMPUTED_FLOPS: heavy operators called in the step, and what the engine
-///           says about its recompute (-1: nothing)
+///   ops     CALLS FLOPS RECOMPUTED_CALLS RECOMPUTED_FLOPS: heavy operators called in the step, their operations as
+///           plans count them, and what the engine says about its recompute (-1: nothing)
 ///   matmul  FLOPS_A_SECOND of the device, in square bf16 matrix products; runs no step
 ///   operators NUMBER of them, then a line for each: NAME CALLS SECONDS, of its own without those that it calls,
-///   most
-///           first; "(outside)" is the rest of the step
+///           most first; "(outside)" is the rest of the step
+///   profile FOLDER    NUMBER of lines, then the table of `trainer run --profile`, of two steps; leaves its files there
 #include <ATen/Parallel.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
@@ -22,12 +22,16 @@
 #include <matmul/matmul.hpp>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
+#include <train/profile/profiler.hpp>
+#include <trainer/sdk/recompute.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "step_setup.hpp"
 #include "worker.hpp"
@@ -87,42 +91,40 @@ void count_bytes(Setup& setup, void* counter) {
   std::printf("%lld %lld\n", static_cast<long long>(take_peak()), static_cast<long long>(live()));
 }
 
-struct Heavy {
-  int64_t calls = 0;
-  double flops = 0;
-} heavy;
+int64_t heavy_calls = 0;
 
 std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) {
   const std::string_view name = call.name();
-  const auto size = [&](std::size_t input, int64_t dimension) {
-    return static_cast<double>(call.inputs()[input].toTensor().size(dimension));
-  };
-  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::addmm" || name == "aten::baddbmm") {
-    const std::size_t left = name.find("add") == std::string_view::npos ? 0 : 1;
-    const double batches = call.inputs()[left].toTensor().dim() == 3 ? size(left, 0) : 1;
-    heavy.flops += 2 * batches * size(left, -2) * size(left, -1) * size(left + 1, -1);
-  } else if (name.starts_with("aten::_scaled_dot_product_") && name.find("backward") == std::string_view::npos) {
-    heavy.flops += 4 * size(0, 0) * size(0, 1) * size(0, 2) * size(0, 3) * size(1, 2);
-  } else if (name == "trainer::low_rank_down") {
-    heavy.flops += 2 * size(0, 0) * size(0, 1) * size(1, 0);
-  } else if (name == "trainer::low_rank_up" || name == "trainer::low_rank_outer") {
-    heavy.flops += 2 * size(0, 0) * size(0, 1) * size(1, 1);
-  } else {
-    return nullptr;
-  }
-  ++heavy.calls;
+  static const std::set<std::string_view> kProducts{"aten::mm",      "aten::bmm",     "aten::addmm",
+                                                    "aten::baddbmm", "aten::_int_mm", "aten::_scaled_mm"};
+  if (kProducts.contains(name) || name.starts_with("aten::_scaled_dot_product_") ||
+      name.starts_with("trainer::low_rank_"))
+    ++heavy_calls;
   return nullptr;
 }
 
+/// The operations are those that plans count, backwards of attentions with them.
 void count_operators(Setup& setup) {
-  heavy = {};
-  const auto handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(count_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  heavy_calls = 0;
+  const auto handle = at::addGlobalCallback(at::RecordFunctionCallback(count_call).scopes({at::RecordScope::FUNCTION}));
+  const trainer::FlopCounter counter;
   setup.trainer().step();
   at::removeCallback(handle);
   const auto [calls, flops] = setup.recomputed();
-  std::printf("%lld %.0f %lld %.0f\n", static_cast<long long>(heavy.calls), heavy.flops, static_cast<long long>(calls),
-              flops);
+  std::printf("%lld %.0f %lld %.0f\n", static_cast<long long>(heavy_calls), counter.flops(),
+              static_cast<long long>(calls), flops);
+}
+
+/// A table of where the time of a step goes; the trace lies in `folder`.
+void profile_steps(Setup& setup, int64_t steps, const std::string& folder) {
+  trainer::train::Profiler profiler(steps, folder, {setup.device()});
+  std::string text;
+  while (text.empty()) {
+    setup.trainer().step();
+    finish(setup.device());
+    text = profiler.after_step();
+  }
+  std::printf("%lld\n%s\n", static_cast<long long>(std::count(text.begin(), text.end(), '\n') + 1), text.c_str());
 }
 
 /// Time of operators, each without the operators that it calls.
@@ -209,6 +211,8 @@ void run(const nlohmann::json& settings) {
       measure_matmul(setup);
     else if (question == "operators")
       time_operators(setup);
+    else if (question.starts_with("profile "))
+      profile_steps(setup, 2, question.substr(std::strlen("profile ")));
     else
       time_step(setup);
   });

@@ -47,6 +47,18 @@ class Plan(RunCase):
                 self.assertLessEqual(bytes_, phases[name], (strategies, name))
                 self.assertGreaterEqual(bytes_, 0.9 * phases[name], (strategies, name))
 
+    def test_weights_in_8_bits_do_the_same_work(self):
+        """Operations are counted by the shapes of products, in whatever numbers they are."""
+        def blocks(strategies):
+            plan = self.plan(SMALL, f"memory.strategies={json.dumps(strategies)}")
+            return [{key: block[key] for key in ("type", "forward_flops", "backward_flops")} for block in plan["blocks"]]
+
+        for more in ([], ["full_checkpointing"]):
+            plain = blocks(more)
+            self.assertTrue(all(block["backward_flops"] > 0 for block in plain), plain)
+            for strategy in ("fp8_weight_only", "fp8_w8a8", "int8_w8a8"):
+                self.assertEqual(blocks([strategy, *more]), plain, (strategy, more))
+
     def everything(self):
         """The quickstart without [adapter] and pictures drawn: all parameters are trained, in batches of 2."""
         text = re.sub(r"\[adapter\]\n(?:[^\[].*\n|\n)*", "", QUICKSTART.read_text()).replace("batch_size = 8", "batch_size = 2")

@@ -6,6 +6,7 @@
 #include <array>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "op_region.hpp"
 
@@ -13,6 +14,18 @@ namespace trainer {
 namespace {
 
 thread_local FlopCounter* counter = nullptr;
+
+/// Nothing is counted as long as it lives.
+class CounterAside {
+ public:
+  CounterAside() : before_(std::exchange(counter, nullptr)) {}
+  ~CounterAside() { counter = before_; }
+  CounterAside(const CounterAside&) = delete;
+  CounterAside& operator=(const CounterAside&) = delete;
+
+ private:
+  FlopCounter* before_;
+};
 
 }  // namespace
 
@@ -38,15 +51,17 @@ constexpr std::array kHeavyOps{"mm",
                                "addmm.dtype",
                                "bmm.dtype",
                                "convolution",
-                               "_scaled_mm",
-                               "_scaled_mm_v2",
                                "_grouped_mm",
-                               "_int_mm",
                                "_scaled_dot_product_flash_attention_for_cpu",
                                "_scaled_dot_product_flash_attention",
                                "_scaled_dot_product_efficient_attention",
                                "_scaled_dot_product_cudnn_attention",
                                "_scaled_dot_product_fused_attention_overrideable"};
+
+/// Without a derivative. Their kernels for autograd go past ADInplaceOrView, so these are met at autograd's own keys.
+constexpr std::array kHeavyOpsWithoutGradient{"_scaled_mm", "_scaled_mm_v2", "_int_mm"};
+constexpr std::array kAutogradKeys{c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA,
+                                   c10::DispatchKey::AutogradMeta};
 
 /// Of the SDK's own library "trainer" (fused/low_rank.cpp).
 constexpr std::array kOwnHeavyOps{"low_rank_down", "low_rank_up", "low_rank_outer"};
@@ -105,9 +120,12 @@ void counted_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
 }
 
-/// The operator itself; counts what it did.
+/// The operator itself; counts what it did, once: some are made of others (a product of 8-bit floats on the CPU).
 void run_counted(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack, double flops) {
-  op.redispatchBoxed(below, stack);
+  {
+    const CounterAside inner;
+    op.redispatchBoxed(below, stack);
+  }
   const c10::IValue& output = (*stack)[stack->size() - op.schema().returns().size()];
   count_flops(flops * static_cast<double>(output.toTensor().numel()));
 }
@@ -155,6 +173,16 @@ void install_heavy_kernels() {
     return made;
   }();
   static_cast<void>(library);
+  [[gnu::used]] static const std::vector<torch::Library*> without_gradient = [] {
+    std::vector<torch::Library*> list;
+    for (const c10::DispatchKey key : kAutogradKeys) {
+      list.push_back(new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
+      for (const char* name : kHeavyOpsWithoutGradient)
+        list.back()->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
+    }
+    return list;
+  }();
+  static_cast<void>(without_gradient);
   [[gnu::used]] static torch::Library* own = [] {
     auto* made =
         new torch::Library(torch::Library::IMPL, "trainer", c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);

@@ -9,7 +9,9 @@
 
 #include <cmath>
 #include <memory>
+#include <planner/shape_kernels.hpp>
 #include <support/parity.hpp>
+#include <trainer/sdk/recompute.hpp>
 #include <utility>
 #include <vector>
 #include <w8a8/w8a8_weight.hpp>
@@ -144,6 +146,7 @@ TEST_P(W8A8, BytesAreExactAndNoWeightIsExpanded) {
 }
 
 TEST_P(W8A8, HasShapesOnTheMetaDevice) {
+  planner::install_shape_kernels();
   W8A8Weight weight(packed(random_matrix(kOut, kIn, 2)));
   weight.to(at::kMeta);
   const at::Tensor y = weight.matmul(at::empty({5, kIn}, at::TensorOptions(at::kBFloat16).device(at::kMeta)));
@@ -151,6 +154,22 @@ TEST_P(W8A8, HasShapesOnTheMetaDevice) {
   EXPECT_EQ(y.sizes(), at::IntArrayRef({5, kOut}));
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
   EXPECT_EQ(weight.grad_input(y).sizes(), at::IntArrayRef({5, kIn}));
+}
+
+/// What a plan takes a step's time from, and what the engine may leave out.
+TEST_P(W8A8, ItsWorkIsCountedAsThatOfAPlainProduct) {
+  planner::install_shape_kernels();
+  for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kMeta)}) {
+    W8A8Weight weight(packed(random_matrix(kOut, kIn, 2)));
+    weight.to(device);
+    const at::Tensor x = random_matrix(kRows, kIn).to(device), g = random_matrix(kRows, kOut, 3).to(device);
+    const FlopCounter forward;
+    static_cast<void>(weight.matmul(x));
+    EXPECT_EQ(forward.flops(), 2.0 * kRows * kIn * kOut) << device;
+    const FlopCounter backward;
+    static_cast<void>(weight.grad_input(g));
+    EXPECT_EQ(backward.flops(), 2.0 * kRows * kIn * kOut) << device;
+  }
 }
 
 }  // namespace
