@@ -1,19 +1,34 @@
 """What tools/gpu_check runs: parts made of items, each a call of a few seconds to minutes that is judged by itself."""
 import dataclasses
+import gzip
 import json
+import os
 import pathlib
 import resource
-import subprocess
+import sys
 import tempfile
 import typing
 
 UNAVAILABLE, OUT_OF_MEMORY = 69, 80  # docs/exit-codes.md
 PARTS = ("loading", "kernels", "memory", "matrix", "bench")
-CASES_A_CHUNK = 6
+CASES_A_CHUNK = 3
+MOST_TEXT = 6000  # characters of one message or table in the report
+MOST_TRACE = 4 << 20  # bytes of a trace, compressed
+# Products of 8-bit floats are for compute capabilities from here on; below, LibTorch refuses them.
+FP8_PRODUCTS = 8.9
+
+
+# Where bits or bytes are compared: cuBLAS gives equal bits every time, and takes nearly nothing beside the plan. Not
+# where time is: its small workspace costs some.
+EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}
 
 
 class Failed(Exception):
     """What was expected and what came."""
+
+
+class Skipped(Exception):
+    """Why this device cannot."""
 
 
 @dataclasses.dataclass
@@ -21,7 +36,7 @@ class Item:
     name: str
     part: str
     seconds: float  # it may take; an item that cannot end within the call is left for the next
-    run: typing.Callable  # (Machine, timeout) -> dict of results; raises Failed
+    run: typing.Callable  # (Machine, timeout) -> dict of results; raises Failed, Skipped
 
 
 def require(condition, text):
@@ -48,7 +63,8 @@ def starts(machine, timeout):
     done = machine.call([str(machine.program), "--json", "doctor"], timeout=timeout)
     require(done.returncode == 0, done.stderr)
     facts = json.loads(done.stdout)
-    require(not any("libtorch_cuda" in file for file in facts["mapped"]), "libtorch_cuda is open before it is asked for")
+    early = any("libtorch_cuda" in file for file in facts["mapped"])
+    require(not early, "libtorch_cuda is open before it is asked for")
     return {"torch": facts["torch"], "libtorch": facts["libtorch"]}
 
 
@@ -71,9 +87,10 @@ def refuses_a_missing_device(machine, timeout):
 def capped(machine, folder, timeout):
     """A run that may take too little: of the device by its allocator's own limit, on the CPU of the address space."""
     if machine.cuda:
+        require(machine.device_bytes(), "neither nvidia-smi nor torch says how much memory the device has")
         fraction = 32e6 / machine.device_bytes()
         return small_run(machine, folder, timeout=timeout,
-                         env={"PYTORCH_ALLOC_CONF": f"per_process_memory_fraction:{fraction:.6f}"})
+                         env={**EXACT, "PYTORCH_ALLOC_CONF": f"per_process_memory_fraction:{fraction:.6f}"})
     limit = 3 << 30
     return small_run(machine, folder, "train.batch_size=20000", "train.micro_batch_size=20000", timeout=timeout,
                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
@@ -96,7 +113,7 @@ def keeps_the_plan(machine, timeout):
             override = f"memory.strategies={strategies}"
             plan = small_run(machine, folder, override, command=("plan",), timeout=timeout)
             require(plan.returncode == 0, plan.stderr)
-            done = small_run(machine, folder, override, timeout=timeout)
+            done = small_run(machine, folder, override, timeout=timeout, env=EXACT)
             require(done.returncode == 0, done.stderr)
         planned = {phase["name"]: phase["device"] for phase in json.loads(plan.stdout)["phases"]}["train"]
         use = next(iter(json.loads(done.stdout)["bytes"].values()))  # of the first device
@@ -110,8 +127,8 @@ def gtest(machine, program, cases, timeout):
     """Runs these cases of a program; an end without results is a failure, too."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "result.json"
-        done = machine.call([str(machine.build / program), f"--gtest_output=json:{out}", "--gtest_filter=" + ":".join(cases)],
-                            timeout=timeout)
+        words = [str(machine.build / program), f"--gtest_output=json:{out}", "--gtest_filter=" + ":".join(cases)]
+        done = machine.call(words, timeout=timeout, env=EXACT)
         require(out.exists(), f"{program} ended with {done.returncode} and left no results: {done.stderr[-2000:]}")
         result = json.loads(out.read_text())
     failures = [f"{suite['name']}.{case['name']}: {case['failures'][0]['failure'][:1500]}"
@@ -136,58 +153,153 @@ def cases_of(machine, program, wanted):
 
 def matrix_items(machine):
     program = "tests/equivalence/equivalence_test"
-    cases = cases_of(machine, program, ("All/Matrix.", "All/Rounding."))
+    try:
+        cases = cases_of(machine, program, ("All/Matrix.", "All/Rounding."))
+    except Exception:  # what is wrong with it is the item's to say
+        yield Item("the cases of the matrix", "matrix", 60,
+                   lambda machine, timeout: {"cases": len(cases_of(machine, program, ("All/",)))})
+        return
     if machine.quick:
         cases = [case for case in cases if "CorrectnessAndParity" in case][:1]
     for begin in range(0, len(cases), CASES_A_CHUNK):
         chunk = cases[begin:begin + CASES_A_CHUNK]
-        yield Item(f"matrix {begin + 1} to {begin + len(chunk)} of {len(cases)}", "matrix", 180,
+        yield Item(f"matrix {begin + 1} to {begin + len(chunk)} of {len(cases)}", "matrix", 120,
                    lambda machine, timeout, chunk=chunk: gtest(machine, program, chunk, timeout))
 
 
-def bench(machine, arguments, timeout):
-    with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder) / "bench.json"
-        words = [machine.python, str(machine.root / "tools/bench"), "--build", str(machine.build), "--device", machine.device,
-                 "--json", str(out), *arguments]
-        if machine.compares and "--python" not in arguments:
-            words += ["--python", machine.python]
-        done = machine.call(words, timeout=timeout)
-        if not out.exists() and "out of memory" in (done.stdout + done.stderr).lower():
-            return {"fits": False}
-        require(done.returncode == 0 and out.exists(), done.stderr[-2000:] or done.stdout[-2000:])
-        result = json.loads(out.read_text())["results"][0]
-    if rate := result.get("matmul_rate"):
-        work = result["ours"]["flops"] - max(0, result["ours"]["recomputed_flops"])
-        result["utilisation"] = work / result["ours"]["seconds"] / rate
-    return result
+def kernel_items(machine):
+    yield Item("kernels and memory of the device", "kernels", 120,
+               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*"], timeout))
 
 
-def bench_items(machine):
-    def item(name, *arguments, seconds=300.0):
-        return Item("bench " + name, "bench", seconds,
-                    lambda machine, timeout: bench(machine, [str(a) for a in arguments], timeout))
-
-    if machine.quick:
-        yield item("a cut of klein4b", "--size", "klein4b", "--blocks", 1, "--heads", 1, "--height", 4, "--width", 4,
-                   "--tokens", 8, "--pairs", 2, "--warmup", 1, "--rows", "full", seconds=60)
-        return
-    rows = ["full", "none", "full+fp8", "full+fp8w8a8", "full+int8w8a8"] + (["full+compile"] if machine.compares else [])
-    for size in ("klein4b", "klein9b", "dev"):
-        for resolution, batch in ((512, 1), (1024, 1), (512, 4), (1024, 4)):
-            for row in rows if (resolution, batch) == (512, 1) else rows[:1]:
-                yield item(f"{size} {resolution} batch {batch} {row}", "--size", size, "--resolution", resolution, "--batch",
-                           batch, "--rows", row, "--rank", 32)
-
-
-def items(machine):
-    """All of them, in order."""
+def loading_items(machine):
     yield Item("the program starts without CUDA", "loading", 30, starts)
     yield Item("a run opens its device on demand", "loading", 60, opens_on_demand)
     yield Item("a device that is not there is refused", "loading", 30, refuses_a_missing_device)
-    yield Item("kernels and memory of the device", "kernels", 120,
-               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*"], timeout))
+
+
+def memory_items(machine):
     yield Item("too little memory fails clearly", "memory", 60, fails_clearly_at_a_cap)
     yield Item("a run keeps its plan", "memory", 120, keeps_the_plan)
-    yield from matrix_items(machine)
-    yield from bench_items(machine)
+
+
+def bench_call(machine, folder, arguments, timeout):
+    """tools/bench with one row; its results, or what it said."""
+    out = folder / "bench.json"
+    done = machine.call([machine.python, str(machine.root / "tools/bench"), "--build", str(machine.build), "--device",
+                         machine.device, "--json", str(out), *arguments], timeout=timeout)
+    if out.exists():
+        return json.loads(out.read_text())["results"][0], ""
+    return None, (done.stdout + done.stderr)[-MOST_TEXT:] or f"tools/bench ended with {done.returncode}"
+
+
+def bench(machine, arguments, timeout, compare=True, profile=False, trace=None):
+    with tempfile.TemporaryDirectory() as text:
+        folder = pathlib.Path(text)
+        words = [*arguments, *(["--profile", str(folder / "profile")] if profile else [])]
+        python = ["--python", machine.python] if compare and machine.compares else []
+        result, said = bench_call(machine, folder, words + python, timeout)
+        if result is None and python and "--apart" not in words:  # both models at once may be too much
+            result, said = bench_call(machine, folder, [*words, "--apart", *python], timeout)
+        if result is None and "out of memory" in said.lower():
+            return {"fits": False}
+        require(result is not None, said)
+        if profile:
+            keep_trace(machine, folder / "profile/trace.json", trace)
+            result["profile"] = result.get("profile", "")[:MOST_TEXT]
+    ours = result["ours"]
+    # Without elision the engine says nothing of what it recomputes when that is all.
+    if (rate := result.get("matmul_rate")) and ours.get("recomputed_flops", -1) >= 0:
+        result["utilisation"] = (ours["flops"] - ours["recomputed_flops"]) / ours["seconds"] / rate
+        result["busy_with_operations"] = ours["flops"] / ours["seconds"] / rate
+    return result
+
+
+def keep_trace(machine, trace, name):
+    """For https://ui.perfetto.dev, beside the report, if it is not too large to travel."""
+    if not name or not trace.exists():
+        return
+    packed = gzip.compress(trace.read_bytes(), 6)
+    if len(packed) <= MOST_TRACE:
+        machine.report.mkdir(parents=True, exist_ok=True)
+        (machine.report / f"trace-{name}.json.gz").write_bytes(packed)
+
+
+DEV = "dev 512 batch 1 "
+WHOLE = "full+elision"  # full checkpointing as recipes have it: what nothing reads is not recomputed
+
+
+def dev_item(row, seconds, compare=False, profile=True, warmup=2):
+    arguments = ["--size", "dev", "--resolution", "512", "--batch", "1", "--rows", row, "--rank", "32", "--apart",
+                 "--warmup", str(warmup)]
+
+    def run(machine, timeout):
+        if "fp8w8a8" in row and machine.capability() < FP8_PRODUCTS:
+            raise Skipped(f"compute capability {machine.capability()}; products of 8-bit floats need {FP8_PRODUCTS}")
+        return bench(machine, arguments, timeout, compare, profile, "dev" if row == WHOLE else None)  # one is enough
+
+    return Item(f"bench {DEV}{row}", "bench", seconds, run)
+
+
+def dev_items(machine):
+    """What the targets of the report are read from, the shortest way first."""
+    if machine.quick:
+        return
+    yield dev_item(WHOLE, 150, compare=True)
+    yield Item(f"bench {DEV}plan", "bench", 30, plan_of_dev)
+    yield dev_item(WHOLE + "+fp8", 60)
+    yield dev_item(WHOLE + "+fp8w8a8", 60)
+    if machine.compares:
+        yield dev_item(WHOLE + "+compile", 300, compare=True, profile=False, warmup=3)
+    yield dev_item(WHOLE + "+int8w8a8", 60)
+    yield dev_item("full", 60, profile=False)
+    yield dev_item(WHOLE + "+plain", 60)
+
+
+def plan_of_dev(machine, timeout):
+    """`trainer plan` for what the bench measures: headers of dev's shapes, nothing else of it."""
+    os.environ.update(TRAINER_PROGRAM=str(machine.program), TRAINER_SOURCE_ROOT=str(machine.root))
+    sys.path.insert(0, str(machine.root / "tests/e2e"))
+    import headers
+    with tempfile.TemporaryDirectory() as text:
+        weights, recipe = pathlib.Path(text) / "dev.safetensors", pathlib.Path(text) / "dev.toml"
+        headers.write_sparse(weights, headers.transformer())
+        recipe.write_text(headers.dev_recipe(weights))
+        changes = ['memory.strategies=["full_checkpointing"]', "sample.prompts=[]", "train.batch_size=1",
+                   "train.micro_batch_size=1", "train.caption_dropout=0", "adapter.rank=32", "data.0.resolution=[512]"]
+        words = [str(machine.program), "--json", "plan", str(recipe)]
+        for change in changes:
+            words += ["--set", change]
+        done = machine.call(words, timeout=timeout)
+    require(done.returncode == 0, done.stderr)
+    plan = json.loads(done.stdout)
+    device, step = plan["devices"][0], plan["step"]
+    return {"planned": device["total"] - device["first_step"], "first_step": device["total"], "flops": step["flops"],
+            "flops_without_recomputation": step["flops"] / step["over_no_recomputation"]}
+
+
+def other_bench_items(machine):
+    def item(name, *arguments, seconds=90.0, **more):
+        return Item("bench " + name, "bench", seconds,
+                    lambda machine, timeout: bench(machine, [str(a) for a in arguments], timeout, **more))
+
+    if machine.quick:
+        yield item("a cut of klein4b", "--size", "klein4b", "--blocks", 1, "--heads", 1, "--height", 4, "--width", 4,
+                   "--tokens", 8, "--pairs", 2, "--warmup", 1, "--rows", WHOLE, seconds=60, profile=True, trace="cut")
+        return
+    shapes = [(size, *shape) for size in ("klein4b", "klein9b", "dev")
+              for shape in ((512, 1), (1024, 1), (512, 4), (1024, 4)) if (size, *shape) != ("dev", 512, 1)]
+    for size, resolution, batch in sorted(shapes, key=lambda shape: shape[1] * shape[1] * shape[2]):
+        for row in ["none", WHOLE] if (resolution, batch) == (512, 1) else [WHOLE]:
+            yield item(f"{size} {resolution} batch {batch} {row}", "--size", size, "--resolution", resolution,
+                       "--batch", batch, "--rows", row, "--rank", 32, *(["--apart"] if size == "dev" else []),
+                       seconds=150 if size == "dev" else 90)
+
+
+def items(machine, parts):
+    """Those of these parts, in order: a device's time is short, and what the targets need comes first."""
+    matrix = list(matrix_items(machine)) if "matrix" in parts else []
+    groups = [("loading", loading_items(machine)), ("kernels", kernel_items(machine)), ("matrix", matrix[:1]),
+              ("bench", dev_items(machine)), ("memory", memory_items(machine)), ("matrix", matrix[1:]),
+              ("bench", other_bench_items(machine))]
+    return [item for part, group in groups if part in parts for item in group]

@@ -1,14 +1,22 @@
-"""A dry run of the GPU suite on the CPU: packed, called in pieces from another folder, with a part that is broken.
+"""A dry run of the GPU suite on the CPU: packed, called in pieces from another folder, with a part that is broken; and
+what it makes of items that fail, hang or stop, and of numbers.
 
 TRAINER_BUILD is the build folder, TRAINER_SOURCE_ROOT the source tree, TRAINER_TEST_LIBTORCH LibTorch's root.
 """
+import argparse
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from unittest import mock
 
 ROOT, BUILD = pathlib.Path(os.environ["TRAINER_SOURCE_ROOT"]), pathlib.Path(os.environ["TRAINER_BUILD"])
 
@@ -69,6 +77,107 @@ class GpuCheck(unittest.TestCase):
         mixed = self.check()
         self.assertNotEqual(mixed.returncode, 0)
         self.assertIn("name another --report", mixed.stderr)
+
+
+def gpu_check():
+    """tools/gpu_check as a module, with those beside it."""
+    sys.dont_write_bytecode = True
+    loader = importlib.machinery.SourceFileLoader("gpu_check", str(ROOT / "tools/gpu_check"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+    loader.exec_module(module)
+    return module
+
+
+class Runner(unittest.TestCase):
+    def setUp(self):
+        self.suite = gpu_check()
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.options = argparse.Namespace(
+            build=BUILD, device="cpu", quick=True, python=sys.executable, budget=60, part=self.suite.checks.PARTS,
+            torch=pathlib.Path(os.environ["TRAINER_TEST_LIBTORCH"]), report=pathlib.Path(scratch.name) / "report")
+        self.ran = []
+
+    def item(self, name, result, seconds=1.0):
+        def run(machine, timeout):
+            self.ran.append(name)
+            if isinstance(result, BaseException):
+                raise result
+            return result(machine, timeout) if callable(result) else result
+
+        return self.suite.checks.Item(name, "kernels", seconds, run)
+
+    def run_items(self, *items):
+        """Exit code and statuses."""
+        self.ran.clear()
+        with mock.patch.object(self.suite.checks, "items", lambda machine, parts: list(items)), \
+                contextlib.redirect_stdout(io.StringIO()):
+            code = self.suite.run(self.options)
+        found = json.loads((self.options.report / "report.json").read_text())["items"]
+        return code, {name: result["status"] for name, result in found.items()}
+
+    def test_what_was_never_run_comes_before_what_failed(self):
+        bad, good = self.item("bad", KeyError("oops")), self.item("good", {"cases": 1})
+        skipped = self.item("other", self.suite.checks.Skipped("too old"))
+        self.assertEqual(self.run_items(bad), (1, {"bad": "failed"}))
+        self.assertEqual(self.run_items(bad, good, skipped), (1, {"bad": "failed", "good": "passed", "other": "skipped"}))
+        self.assertEqual(self.ran, ["good", "other", "bad"])
+        self.assertIn("KeyError: 'oops'", (self.options.report / "report.md").read_text())
+        self.assertEqual(self.run_items(self.item("bad", {}), good, skipped)[0], 0)
+        self.assertEqual(self.ran, ["bad"])
+
+    def test_what_does_not_fit_into_a_call_is_left_for_the_next(self):
+        long, short = self.item("long", {}, seconds=100), self.item("short", {})
+        self.assertEqual(self.run_items(short, long, self.item("last", {})), (75, {"short": "passed", "last": "passed"}))
+        self.assertEqual(self.run_items(short, long), (0, {"short": "passed", "long": "passed", "last": "passed"}))
+        cut = self.item("cut", subprocess.TimeoutExpired("it", 50), seconds=55)
+        self.assertEqual(self.run_items(self.item("new", {}), cut)[0], 75)
+        self.assertEqual(self.run_items(cut)[0], 1, "alone it had all the time that there is")
+
+    def test_what_an_item_started_ends_with_it(self):
+        def hang(machine, timeout):
+            machine.call(["sh", "-c", f"sleep 300 & echo $! > {self.options.report}/child; wait"], timeout=1)
+
+        self.options.report.mkdir()
+        self.assertEqual(self.run_items(self.item("hangs", hang))[1], {"hangs": "failed"})
+        child = int((self.options.report / "child").read_text())
+        for _ in range(100):
+            status = pathlib.Path(f"/proc/{child}/stat")
+            if not status.exists() or status.read_text().split(")")[-1].split()[0] == "Z":
+                return
+            time.sleep(0.05)
+        self.fail("the child of a program that was stopped runs on")
+
+    def test_a_machine_without_nvidia_smi_or_torch(self):
+        with mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
+            self.options.device, self.options.python = "cuda:0", "/bin/false"
+            machine = self.suite.Machine(self.options)
+            self.assertEqual(machine.card, ("unknown", 0, 0.0, ""))
+            self.assertIn("ours alone", machine.facts()["torch, diffusers, peft"])
+
+    def test_targets(self):
+        reports, checks = self.suite.reports, self.suite.checks
+        self.assertEqual(reports.target_lines({}), [])
+
+        def row(seconds, **more):
+            return {"part": "bench", "status": "passed", "seconds": 9.0, "results": {
+                "ours": {"seconds": seconds, "peak_bytes": 68e9}, **more}}
+
+        name = "bench " + checks.DEV + checks.WHOLE
+        quartiles = {"median": 0.75, "quartiles": [0.74, 0.76]}
+        items = {name: row(0.6, ratio=quartiles, utilisation=0.5, profile="mostly copies"),
+                 name + "+fp8": row(0.7), name + "+fp8w8a8": row(0.3),
+                 "bench " + checks.DEV + "plan": {"part": "bench", "status": "passed", "seconds": 2.0,
+                                                  "results": {"planned": 67.9e9}}}
+        met = [found for *_, found, _ in reports.targets(items)]
+        self.assertEqual(met, [True, None, True, False, True])
+        text = reports.markdown({"facts": {}, "items": items}, 0)
+        self.assertIn("| bf16 against diffusers + peft | at least 1.25 x | 1.33 x | met |", text)
+        self.assertIn("at least 60.0% | 50.0% | **missed** |", text)
+        self.assertIn("mostly copies", text)
+        self.assertIn("| peak memory against the plan | within 3 % | +0.15% | met |", text)
+        items[name + "+fp8w8a8"] = {"part": "bench", "status": "skipped", "seconds": 0, "detail": "too old"}
+        self.assertEqual([found for *_, found, _ in reports.targets(items)], [True, None, None, False, True])
 
 
 if __name__ == "__main__":

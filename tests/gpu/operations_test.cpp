@@ -77,9 +77,11 @@ TEST(Fp8, ExpandsToTheSameBits) {
   }
 }
 
+/// Products of int8 are exact. Tensor cores of some GPUs keep sums of 8-bit floats to about 14 bits.
 TEST(W8A8, ProductsAreTheCpus) {
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin();
-  for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8})
+  for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
+    const double limit = code == fp8::Code::int8 ? 1e-5 : 3e-3;
     for (const int64_t rows : {1, 16, 17, 64, 130}) {
       const auto packed = [&] { return fp8::quantize(weight, fp8::Granularity::channel, "weight", code); };
       const w8a8::W8A8Weight here(packed());
@@ -87,9 +89,10 @@ TEST(W8A8, ProductsAreTheCpus) {
       there.to(test_device());
       const at::Tensor x = at::linspace(1, 90, rows * 192).view({rows, 192}).cos(),
                        g = at::linspace(2, 70, rows * 320).view({rows, 320}).cos();
-      EXPECT_LE(error(there.matmul(x.to(test_device())).cpu(), here.matmul(x)), 1e-3) << rows;
-      EXPECT_LE(error(there.grad_input(g.to(test_device())).cpu(), here.grad_input(g)), 1e-3) << rows;
+      EXPECT_LE(error(there.matmul(x.to(test_device())).cpu(), here.matmul(x)), limit) << rows;
+      EXPECT_LE(error(there.grad_input(g.to(test_device())).cpu(), here.grad_input(g)), limit) << rows;
     }
+  }
 }
 
 }  // namespace

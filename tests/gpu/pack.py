@@ -8,10 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ["tools/gpu_check", "tools/bench", "tests/bench", "tests/gpu", "tests/e2e/small.toml", "recipes/quickstart.toml",
-           "recipes/quickstart", "tests/data/parity/tiny-dev/model", "tests/data/parity/tiny-klein/model"]
+           "recipes/quickstart", "recipes/flux2_dev_one_gpu.toml", "tests/e2e/headers.py", "tests/e2e/program.py",
+           "tests/data/parity/tiny-dev/model", "tests/data/parity/tiny-klein/model"]
 BUILT = ["framework/cli/trainer", "framework/train/libtrainer.so", "framework/sdk/libtrainer_sdk.so.0",
          "framework/data/libtrainer_images.so", "tests/gpu/gpu_test", "tests/equivalence/equivalence_test",
          "tests/bench/step_worker", "tests/bench/byte_counter.so"]
@@ -19,7 +21,7 @@ MAYBE = ["framework/kernels/libtrainer_cuda_kernels.so", "framework/distributed/
 PLUGINS = ["plugins", "strategies", "tests/out_of_tree/strangers"]
 # Of the C and C++ libraries (a system with this glibc has as new a libstdc++), or found with LibTorch.
 ELSEWHERE = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so|libtorch|libc10|libtrainer|libcud|libnv|libcup|libgomp")
-LIMIT = 64 << 20
+LIMIT = 40 << 20  # with a checkout of this repository beside it, what a lent machine takes
 
 
 def copy(source, target):
@@ -66,8 +68,8 @@ def fill_cache(pack, program):
     shutil.rmtree(pack / "cache-run", ignore_errors=True)
 
 
-def make(pack, build):
-    """Fills the new folder `pack`; returns its size in bytes."""
+def make(pack, build, wheels=None):
+    """Fills the new folder `pack`, and packs it into one file beside it, which is returned."""
     if pack.exists():
         sys.exit(f"{pack} exists; name a new folder")
     names = list(built_files(build))
@@ -80,4 +82,9 @@ def make(pack, build):
     fill_cache(pack, build / "framework/cli/trainer")
     commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
     (pack / "carried.json").write_text(json.dumps({"trainer": commit.stdout.strip()}) + "\n")
-    return sum(file.stat().st_size for file in pack.rglob("*") if file.is_file())
+    for wheel in sorted(wheels.glob("*.whl")) if wheels else ():
+        copy(wheel, pack / "wheels" / wheel.name)
+    archive = pack.with_name(pack.name + ".tar.gz")
+    with tarfile.open(archive, "w:gz", compresslevel=6) as file:
+        file.add(pack, pack.name)
+    return archive

@@ -1,0 +1,101 @@
+"""The report of tools/gpu_check as text: what passed, the bench, and how far the targets are met."""
+import json
+
+from checks import DEV, WHOLE
+
+BENCH = "bench " + DEV
+
+
+def result_of(items, name):
+    """The results of an item that ran to its end on a device that can, or nothing."""
+    found = items.get(name, {})
+    return found.get("results") if found.get("status") == "passed" and found.get("results", {}).get("fits", True) else None
+
+
+def faster(items, row):
+    """How many times as fast ours is as Python's side of the same row."""
+    found = result_of(items, BENCH + row)
+    return 1 / found["ratio"]["median"] if found and "ratio" in found else None
+
+
+def over_weight_only(items, row):
+    plain, packed = result_of(items, BENCH + WHOLE + "+fp8"), result_of(items, BENCH + row)
+    return plain["ours"]["seconds"] / packed["ours"]["seconds"] if plain and packed else None
+
+
+def utilisation(items, key="utilisation"):
+    found = result_of(items, BENCH + WHOLE)
+    return found.get(key) if found else None
+
+
+def off_the_plan(items):
+    found, plan = result_of(items, BENCH + WHOLE), result_of(items, BENCH + "plan")
+    if not found or not plan or "peak_bytes" not in found["ours"]:
+        return None
+    return found["ours"]["peak_bytes"] / plan["planned"] - 1
+
+
+def targets(items):
+    """Rows of: what, what is wanted, the value as text, whether it is met (None: not measured), whose profile says why."""
+    def at_least(what, wanted, value, row, form="{:.2f} x"):
+        text = form.format(value) if value is not None else "-"
+        return what, "at least " + form.format(wanted), text, None if value is None else value >= wanted, row
+
+    off = off_the_plan(items)
+    return [
+        at_least("bf16 against diffusers + peft", 1.25, faster(items, WHOLE), WHOLE),
+        at_least("bf16 against torch.compile of its blocks", 1.0, faster(items, WHOLE + "+compile"), WHOLE),
+        at_least("fp8_w8a8 against fp8_weight_only", 2.0, over_weight_only(items, WHOLE + "+fp8w8a8"), WHOLE + "+fp8w8a8"),
+        at_least("the model's operations, of the card's bf16 matmul rate", 0.6, utilisation(items), WHOLE, "{:.1%}"),
+        ("peak memory against the plan", "within 3 %", "-" if off is None else f"{off:+.2%}",
+         None if off is None else abs(off) <= 0.03, WHOLE)]
+
+
+def target_lines(items):
+    rows = targets(items)
+    if all(met is None for *_, met, _ in rows):
+        return []
+    lines = ["", "## Targets", "", "FLUX.2-dev's shapes, LoRA of rank 32, 512 squared, batch 1, full checkpointing (ours leaves "
+             "out what nothing reads, as recipes do).", "", "| target | wanted | value | |", "|---|---|---|---|"]
+    lines += [f"| {what} | {wanted} | {value} | {'not measured' if met is None else 'met' if met else '**missed**'} |"
+              for what, wanted, value, met, _ in rows]
+    more = [("int8_w8a8 against fp8_weight_only", over_weight_only(items, WHOLE + "+int8w8a8"), "{:.2f} x"),
+            ("operations with recomputed ones, of the card's rate", utilisation(items, "busy_with_operations"), "{:.1%}")]
+    lines += [f"| {what} | - | {form.format(value)} | |" for what, value, form in more if value is not None]
+    for row in dict.fromkeys(row for *_, met, row in rows if met is False):
+        profile = (result_of(items, BENCH + row) or {}).get("profile")
+        lines += ["", f"Where a step of `{row}` goes:", "", "```", profile or "no profile was taken", "```"]
+    return lines
+
+
+def bench_row(name, r):
+    if not r.get("ours"):
+        return f"| {name} | does not fit | | | | |"
+    both = [f"{r[side]['seconds']:.4f}" for side in ("ours", "python") if side in r]
+    ratio = "Python failed" if "python_error" in r else "-"
+    if "ratio" in r:
+        ratio = f"{r['ratio']['median']:.3f} ({r['ratio']['quartiles'][0]:.3f}-{r['ratio']['quartiles'][1]:.3f})"
+    peaks = [f"{r[side]['peak_bytes'] / 1e6:.1f}" for side in ("ours", "python") if "peak_bytes" in r.get(side, {})]
+    rate = f"{r['matmul_rate'] / 1e12:.1f}" if "matmul_rate" in r else "-"
+    use = f"{r['utilisation']:.1%}" if "utilisation" in r else "-"
+    return f"| {name} | {' / '.join(both)} | {ratio} | {' / '.join(peaks) or '-'} | {rate} | {use} |"
+
+
+def markdown(report, left):
+    facts, done = report["facts"], report["items"]
+    count = {kind: sum(r["status"] == kind for r in done.values()) for kind in ("passed", "failed", "skipped")}
+    lines = ["# Report of the GPU suite", "", *(f"* {key}: {value}" for key, value in facts.items()), "",
+             f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped, {left} not run yet.",
+             *target_lines(done), "", "## Items", "", "| part | item | result | seconds |", "|---|---|---|---|"]
+    lines += [f"| {r['part']} | {name} | {r['status']} | {r['seconds']} |" for name, r in done.items()]
+    rows = [bench_row(name, r["results"]) for name, r in done.items()
+            if r["part"] == "bench" and ("ours" in r.get("results", {}) or "fits" in r.get("results", {}))]
+    if rows:
+        lines += ["", "| bench | seconds, ours / Python | ratio | peak of tensors, MB | bf16 matmul, TFLOP/s | utilisation |",
+                  "|---|---|---|---|---|---|", *rows]
+    for name, r in done.items():
+        if r["status"] in ("failed", "unfinished", "skipped"):
+            lines += ["", f"## {r['status'].capitalize()}: {name}", "", "```", r["detail"], "```"]
+        elif r["part"] in ("loading", "memory"):
+            lines += ["", f"{name}: `{json.dumps(r['results'])}`"]
+    return "\n".join(lines) + "\n"
