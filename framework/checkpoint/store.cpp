@@ -26,7 +26,7 @@ constexpr std::size_t kStateLimit = std::size_t{64} << 20;
 
 void require_finite(const NamedTensors& tensors, int64_t step) {
   for (const auto& [name, tensor] : tensors)
-    if (tensor.is_floating_point() && !weights::all_finite(tensor))
+    if (!weights::all_finite(tensor))
       throw Error(ExitCode::non_finite, "\"" + name + "\" holds NaN or infinity after step " + std::to_string(step) +
                                             "; the state is not saved, earlier checkpoints stay");
 }

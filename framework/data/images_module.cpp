@@ -183,11 +183,7 @@ Picture to_srgb(Picture image) {
     vips_error_clear();
   }
   const int result = vips_colourspace(image.get(), &converted, VIPS_INTERPRETATION_sRGB, nullptr);
-  image = taken(result, converted, "cannot convert to sRGB");
-  if (vips_image_get_bands(image.get()) != 3 || vips_image_get_format(image.get()) != VIPS_FORMAT_UCHAR) {
-    throw Refused("cannot be converted to 8-bit sRGB");
-  }
-  return image;
+  return taken(result, converted, "cannot convert to sRGB");
 }
 
 /// Upright. Rotating reads the whole picture at once, so it is brought into memory first.

@@ -62,6 +62,17 @@ TEST(Manifest, EveryCutIsRefused) {
   EXPECT_THROW((void)parse_manifest(text + text, "M"), Error);
 }
 
+TEST(Manifest, ARefusalSaysWhatIsDamaged) {
+  const std::string text = manifest_text(example());
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string copy = text;
+    return copy.replace(text.rfind(from), from.size(), to);
+  };
+  expect_refused(changed("\n", "x"), "it is cut off");
+  expect_refused(changed("xxh128 ", "xxh129 "), "its last line is no hash");
+  expect_refused(changed("\"step\": 250", "\"step\": 251"), "its content does not match its hash");
+}
+
 TEST(Manifest, ForeignContentUnderARightHashIsRefused) {
   const std::string text = manifest_text(example());
   const std::string body = text.substr(0, text.rfind("xxh128 "));

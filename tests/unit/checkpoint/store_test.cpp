@@ -51,6 +51,22 @@ TEST_F(StoreTest, SameStepTwiceKeepsTheFirst) {
   expect_same(load(first).content, content_of(1));
 }
 
+TEST_F(StoreTest, WhatAnotherRunCommittedMeanwhileIsNotReplaced) {
+  Store store(folder_.path(), "run", [&] {
+    fs::create_directories(ckpt() / "step-0000000007");
+    write_text(ckpt() / "step-0000000007" / "of another", "run");
+  });
+  try {
+    store.save(7, content_of(1), {});
+    ADD_FAILURE() << "saved";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::io);
+    EXPECT_NE(std::string(error.what()).find("cannot rename "), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(entries(ckpt()), std::set<std::string>{"step-0000000007"});
+  EXPECT_EQ(entries(ckpt() / "step-0000000007"), std::set<std::string>{"of another"});
+}
+
 TEST_F(StoreTest, RotationKeepsTheNewest) {
   for (const int64_t step : {5, 20, 100, 1000000}) store_.save(step, content_of(1), {});
   store_.rotate(0);

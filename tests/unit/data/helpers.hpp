@@ -7,6 +7,7 @@
 #include <support/errors.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <sys/resource.h>
 #include <unistd.h>
 #include <cstdlib>
 #include <filesystem>
@@ -21,6 +22,22 @@ inline std::filesystem::path fixture(const std::string& name) {
 }
 
 inline void use_image_module() { set_image_module(std::getenv("TRAINER_IMAGE_MODULE")); }
+
+/// Does `work` while no file or folder can be opened.
+template <typename Work>
+void without_files(const Work& work) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  try {
+    work();
+  } catch (...) {
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    throw;
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
 
 class TempFolder {
  public:

@@ -116,6 +116,46 @@ TEST_F(ImageTest, RefusalsSayWhy) {
             "no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
 }
 
+/// `png` with other numbers for width and height.
+std::string resized_header(std::string png, uint32_t width, uint32_t height) {
+  const auto put = [&](std::size_t at, uint32_t number) {
+    for (std::size_t i = 0; i < 4; ++i) png[at + i] = static_cast<char>(number >> (24 - 8 * i));
+  };
+  put(16, width);
+  put(20, height);
+  uint32_t crc = 0xFFFFFFFF;  // of the chunk's type and its 13 bytes
+  for (std::size_t at = 12; at < 29; ++at) {
+    crc ^= static_cast<unsigned char>(png[at]);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xEDB88320 : 0);
+  }
+  put(29, ~crc);
+  return png;
+}
+
+TEST_F(ImageTest, WhatIsNoPhotographIsRefused) {
+  const std::string png = read_image_file(fixture("bomb_side.png"));
+  ASSERT_EQ(resized_header(png, 40000, 16), png);
+  EXPECT_EQ(message_of([&] { read_image_header(std::string_view(resized_header(png, 16, 40000))); }),
+            "16 x 40000 pixels, no side may be over 32768");
+  EXPECT_EQ(message_of([] { read_image_header(fixture("float.tiff")); }, fixture("float.tiff").string() + ": "),
+            "colour space b-w with 1 channels of type float is not supported; convert it to 8 or 16 bit RGB");
+}
+
+/// Of several pictures in one file, as phones write them, the primary one is meant.
+TEST_F(ImageTest, OfABurstThePrimaryPictureIsRead) {
+  EXPECT_LE(quad_error(load_image(fixture("burst.avif"), 48, 32)), 6);
+}
+
+TEST_F(ImageTest, WhatCannotBeMadeOfAPictureIsTold) {
+  const std::string strip = encode_png(std::vector<uint8_t>(3 * 32768), 1, 32768);
+  const std::string text = message_of([&] { decode_image(strip, 32768, 16); });
+  EXPECT_TRUE(text.starts_with("cannot be resized: ")) << text;
+  std::string turned = read_image_file(fixture("orientation6.jpg"));
+  turned.resize(turned.size() - 40);
+  const std::string cut = message_of([&] { decode_image(turned, 16, 16); });
+  EXPECT_TRUE(cut.starts_with("cannot be decoded: ")) << cut;
+}
+
 /// Each scan may go over all pixels again: a few kilobytes that decode for hours.
 TEST_F(ImageTest, AJpegOfTooManyScansIsRefusedBeforeItIsDecoded) {
   const std::string bytes = read_image_file(fixture("quad.jpg"));
@@ -139,6 +179,9 @@ TEST_F(ImageTest, AJpegOfTooManyScansIsRefusedBeforeItIsDecoded) {
   std::string comment("\xFF\xFE\x01\x00", 4);
   for (int i = 0; i < 127; ++i) comment += "\xFF\xDA";
   EXPECT_EQ(read_image_header(std::string_view(bytes.substr(0, 2) + comment + bytes.substr(2))).width, 48);
+  std::string png = read_image_file(fixture("quad.png"));  // nor are any in a picture of another format
+  for (int i = 0; i < 101; ++i) png += std::string("\xFF\xDA\x00\x02", 4);
+  EXPECT_EQ(read_image_header(std::string_view(png)).width, 48);
 }
 
 TEST_F(ImageTest, SizesThatNoPictureHasAreNotMade) {
@@ -198,16 +241,28 @@ TEST_F(ImageTest, FilesThatAreNotThereOrNoFiles) {
   EXPECT_EQ(message_of([&] { load_image(folder.path(), 8, 8); }), "image " + folder.path().string() + " is a folder");
 }
 
-TEST(ImageModule, WithoutItTheMessageSaysWhatToInstall) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";  // a process of its own: once opened, the module stays
+/// The message of a process that uses `module`: once opened, one stays.
+void expect_unavailable(const std::filesystem::path& module, const std::string& reason) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {
-        set_image_module("/nowhere/libtrainer_images.so");
+        set_image_module(module);
         const std::string text = message_of([] { read_image_header(std::string_view("x")); });
         std::fputs(text.c_str(), stderr);
-        std::exit(text.find("/nowhere/libtrainer_images.so") != std::string::npos ? 7 : 1);
+        std::exit(text.find(reason) != std::string::npos ? 7 : 1);
       },
       testing::ExitedWithCode(7), "Install libvips .Debian and Ubuntu: apt install libvips42.");
+}
+
+TEST(ImageModule, WithoutItTheMessageSaysWhatToInstall) {
+  expect_unavailable("/nowhere/libtrainer_images.so", "/nowhere/libtrainer_images.so");
+  expect_unavailable("", "no image module is named");
+}
+
+TEST(ImageModule, OneOfAnotherVersionIsNotUsed) {
+  const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe").parent_path();
+  expect_unavailable(folder / "libimages_of_tomorrow.so", "has interface version 1000, this program needs ");
+  expect_unavailable(folder / "libimages_of_none.so", "has no function trainer_images_version");
 }
 
 }  // namespace

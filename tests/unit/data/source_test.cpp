@@ -133,6 +133,25 @@ TEST_F(SourceTest, AFolderWithoutPicturesIsAnError) {
   }
 }
 
+TEST_F(SourceTest, FoldersThatCannotBeRead) {
+  picture("a", "good");
+  const std::string there = source_.folder;
+  source_.folder = there + "/nowhere";
+  EXPECT_EQ(refusal(), "data folder nowhere: No such file or directory");
+  source_.folder = there + "/a.png";
+  EXPECT_EQ(refusal(), "data folder a.png is a file");
+  source_.folder = there;
+  EXPECT_EQ(message_of([&] { without_files([&] { scanned(); }); }, there),
+            "cannot read data folder : Too many open files");
+  source_.recursive = true;
+  std::string deep;
+  for (int i = 0; i < 65; ++i) deep += "f/";
+  fs::create_directories(folder_ / deep);
+  EXPECT_TRUE(refusal().ends_with("/f: more than 64 folders deep")) << refusal();
+  fs::remove(folder_ / deep);
+  EXPECT_EQ(samples(), Names{"a.png|good"});
+}
+
 TEST_F(SourceTest, MetadataFiles) {
   folder_.copy("quad.png", "img/a.png");
   folder_.copy("quad.jpg", "img/b.jpg");

@@ -53,8 +53,13 @@ TEST_F(TextsTest, AllThatIsWrongIsNamed) {
   EXPECT_NE(text.find("a.txt: "), std::string::npos) << text;
   EXPECT_NE(text.find("b.txt: is empty"), std::string::npos) << text;
   EXPECT_EQ(text.find("c.txt"), std::string::npos) << text;
-  source_.folder += "/nowhere";
-  EXPECT_THROW(scanned(), Error);
+  const std::string there = source_.folder;
+  EXPECT_EQ(message_of([&] { without_files([&] { scanned(); }); }, there),
+            "cannot read data folder : Too many open files");
+  source_.folder = there + "/nowhere";
+  EXPECT_EQ(refusal(), "data folder nowhere: No such file or directory");
+  source_.folder = there + "/c.txt";
+  EXPECT_EQ(refusal(), "data folder c.txt: is a file");
 }
 
 }  // namespace

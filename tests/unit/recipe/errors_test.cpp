@@ -1,5 +1,7 @@
 #include "fixture.hpp"
 
+#include <recipe/compose.hpp>
+
 namespace trainer::recipe {
 namespace {
 
@@ -130,12 +132,19 @@ const Case kCases[] = {
      R"(recipe.toml:10:8: run.name: has 201 bytes; at most 200 fit into the names of the run's files)"},
     {"[run]\nname = \"a/b\"\n",
      R"(recipe.toml:10:8: run.name: "a/b" is no file name: no "/" or control characters, no "." or "-" at the start)"},
+    {"[run]\nname = \"a\\tb\"\n",
+     R"(recipe.toml:10:8: run.name: "a\tb" is no file name: no "/" or control characters, no "." or "-" at the start)"},
+    {"[adapter]\ninit = \"file\"\n",
+     R"(recipe.toml:10:8: adapter.init: "file" needs adapter.path, the LoRA to start from)"},
+    {"[adapter]\ninit = \"file\"\npath = 3\n", R"(recipe.toml:11:8: adapter.path: expected a path, found 3)"},
+    {"[adapter]\npath = \"x\"\n", R"(recipe.toml:10:8: adapter.path: it is only used with adapter.init = "file")"},
     {"[[data]]\nfolder = \"e\"\nmetadata = \"/x.txt\"\n",
      R"(recipe.toml:9:1: data.1.metadata: expected a .jsonl or .csv file, found "/x.txt")"},
     // required keys and sections
     {"[[data]]\ntrigger = \"x\"\n",
      R"(recipe.toml:9:1: missing key "data.1.folder": Folder with pictures (jpeg, png, webp, avif, tiff).)"},
     {"[[data]]\nfolder = \"\"\n", R"(recipe.toml:10:10: data.1.folder: must not be empty)"},
+    {"[[data]]\nfolder = \"a\\u0000b\"\n", R"(recipe.toml:10:10: data.1.folder: the path holds a NUL character)"},
     {"[cache]\nfolder = \"${PATH}/x\"\n",
      R"(recipe.toml:10:10: cache.folder: "${PATH}/x": the variable "PATH" may not be used in a recipe, only HOME, XDG_CACHE_HOME, TRAINER_DATA, TRAINER_MODELS)"},
     {"[cache]\nfolder = \"${TRAINER_DATA}\"\n",
@@ -165,6 +174,10 @@ const Case kOverrideCases[] = {
     {"sample.prompts=[a]", "--set sample.prompts=[a]: the value is not valid TOML: [a]"},
     {"data.folder=x",
      R"(--set data.folder=x: "folder" stands for an item of a list: write its number, counted from 0)"},
+    {"data.0x.folder=x",
+     R"(--set data.0x.folder=x: "0x" stands for an item of a list: write its number, counted from 0)"},
+    {"data.99999999999999999999.folder=x",
+     R"(--set data.99999999999999999999.folder=x: "99999999999999999999" stands for an item of a list: write its number, counted from 0)"},
     {"data.1.folder=x", "--set data.1.folder=x: there is no item 1, the list has 1"},
     {"model.path.x=1", R"(--set model.path.x=1: "x" stands below a value that is no table: the string "m")"},
     {"train.micro_batch_size=2",
@@ -204,6 +217,24 @@ TEST_F(RecipeTest, SectionsOfTheWrongForm) {
             "string \"x\"");
   write("recipe.toml", std::string(kMinimal).substr(0, 70) + "[data]\nfolder = \"x\"\n");
   EXPECT_EQ(message_of("recipe.toml"), "recipe.toml:7:1: data: expected at least one [[data]] table, found a table");
+}
+
+TEST_F(RecipeTest, WrongBases) {
+  write("empty.toml", "extends = \"\"\n");
+  EXPECT_EQ(message_of("empty.toml"), "empty.toml:1:11: extends: expected the path of a recipe, found the string \"\"");
+  write("variable.toml", "extends = \"${PATH}/x.toml\"\n");
+  EXPECT_EQ(message_of("variable.toml"),
+            "variable.toml:1:11: extends: \"${PATH}/x.toml\": the variable \"PATH\" may not be used in a recipe, only "
+            "HOME, XDG_CACHE_HOME, TRAINER_DATA, TRAINER_MODELS");
+  write("base.toml", kMinimal);
+  write("stored.toml", "extends = \"base.toml\"\n");
+  EXPECT_NO_THROW(read_with_bases("stored.toml"));
+  try {
+    read_with_bases("stored.toml", /*may_extend=*/false);
+    FAIL() << "another file was read";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "stored.toml:1:11: extends: a stored recipe is complete and extends no other");
+  }
 }
 
 TEST_F(RecipeTest, MissingFiles) {

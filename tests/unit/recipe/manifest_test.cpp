@@ -50,6 +50,8 @@ TEST(Manifest, ReportsAllMistakes) {
             "x.plugin.toml:2:8: kind: unknown component kind \"modle\" (did you mean \"model\"?); valid: model, "
             "text_encoder, "
             "autoencoder, adapter, objective, memory, placement");
+  EXPECT_EQ(manifest_message("name = \"\"\nkind = \"memory\"\nsummary = \"s\"\n"),
+            "x.plugin.toml:1:8: name: must not be empty");
   EXPECT_EQ(manifest_message("name = \n"),
             "x.plugin.toml:1:8: not valid TOML: Error while parsing key-value pair: expected value, saw '\\n'"
             "\n  name =");
@@ -91,6 +93,10 @@ TEST(Manifest, ReportsMistakesOfOptions) {
       {"key = \"k\"\ntype = \"boolean\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k.l\"\ntype = "
        "\"boolean\"\ndefault = true\nhelp = \"h\"\n",
        "x.plugin.toml:10:7: option \"k.l\": \"k\" makes it both a table and a value"},
+      {"key = \"k.l\"\ntype = \"boolean\"\ndefault = true\nhelp = \"h\"\n[[option]]\nkey = \"k\"\ntype = "
+       "\"boolean\"\ndefault = true\nhelp = \"h\"\n",
+       "x.plugin.toml:10:7: option \"k\": \"k.l\" makes it both a table and a value"},
+      {"key = \"k\"\ntype = \"integer\"\nrequired = true\nhelp = \"h\"\n", "no error"},
   };
   for (const Case& one : cases) EXPECT_EQ(manifest_message(kHead + "[[option]]\n" + one.option), one.message);
 }

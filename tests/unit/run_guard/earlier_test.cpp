@@ -47,6 +47,13 @@ TEST_F(Earlier, TheIdOfARun) {
     write("run.json", damaged);
     EXPECT_THROW(stored_run_id(folder_), Error) << damaged;
   }
+  for (const std::size_t digits : {std::size_t{64}, std::size_t{65}}) {
+    write("run.json", R"({"run_id": ")" + std::string(digits, 'a') + "\"}");
+    if (digits == 64)
+      EXPECT_EQ(stored_run_id(folder_), std::string(digits, 'a'));
+    else
+      EXPECT_THROW(stored_run_id(folder_), Error) << "too long for a file name with what is added";
+  }
 }
 
 TEST_F(Earlier, TheRecipeOfTheNewestReadableCheckpoint) {

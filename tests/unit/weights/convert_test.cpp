@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -49,6 +50,12 @@ TEST(Finite, FindsOneBadElementInEveryType) {
   const at::Tensor e4m3 = at::tensor({1.0f, kNan}).to(at::kFloat8_e4m3fn);
   EXPECT_FALSE(all_finite(e4m3));
   EXPECT_TRUE(all_finite(e4m3.narrow(0, 0, 1)));
+}
+
+TEST(Finite, WhatHasNoSuchValuesIsFinite) {
+  for (const at::ScalarType type : {at::kBool, at::kByte, at::kUInt16, at::kUInt32, at::kUInt64, at::kLong})
+    EXPECT_TRUE(all_finite(at::ones({3}, at::kInt).to(type))) << type;
+  EXPECT_TRUE(all_finite(at::full({3}, 1e300, at::kDouble))) << "too large for fp32 only";
 }
 
 TEST(Finite, LooksAtEveryPieceOfALargeFloat8Tensor) {

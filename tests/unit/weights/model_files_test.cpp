@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <weights/convert.hpp>
 #include <weights/model_files.hpp>
 #include <weights/write.hpp>
@@ -105,6 +106,18 @@ TEST(ModelFiles, SaysWhatIsMissing) {
   EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::not_found, "IDX_MISSING_SHARD", "1 of 2 shards are missing");
   folder.write("m/2.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
   EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "ST_HEADER_TOO_LARGE", "run `git lfs pull`");
+}
+
+TEST(ModelFiles, AFolderThatCannotBeListedIsNoEmptyOne) {
+  const TempFolder folder;
+  write_sharded(folder, "m");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::io, "",
+               "cannot list folder " + (folder / "m").string() + ": ");
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(ModelFiles, WrongTotalsAreAnErrorOnlyInStrict) {

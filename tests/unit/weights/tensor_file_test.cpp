@@ -111,13 +111,24 @@ TEST(TensorFile, UnalignedTensorsAreCopied) {
   const float values[2] = {1.5f, -2.0f};
   std::string data(3, 'x');
   data.append(reinterpret_cast<const char*>(values), sizeof values);
-  const std::string header =
+  std::string header =
       "{" + corpus::entry("pad", "U8", "[3]", 0, 3) + "," + corpus::entry("t", "F32", "[2]", 3, 11) + "}";
-  const TensorFile file(folder.write("f", corpus::with_length(header.size(), header + data)),
+  for (std::size_t i = 0; i < sizeof(float); ++i, header += ' ') {  // every place within four bytes
+    const TensorFile file(folder.write("f", corpus::with_length(header.size(), header + data)),
+                          {Profile::strict, ReadMode::map});
+    const at::Tensor tensor = file.read("t");
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % sizeof(float), 0u);
+    EXPECT_TRUE(at::equal(tensor, at::tensor({1.5f, -2.0f})));
+  }
+}
+
+TEST(TensorFile, ATensorWithoutBytesAtThePageOfItsFileIsNotMapped) {
+  const TempFolder folder;
+  std::string header = "{" + corpus::entry("none", "F32", "[0,4]", 0, 0) + "}";
+  header.resize(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) - 8, ' ');
+  const TensorFile file(folder.write("f", corpus::with_length(header.size(), header)),
                         {Profile::strict, ReadMode::map});
-  const at::Tensor tensor = file.read("t");
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % sizeof(float), 0u);
-  EXPECT_TRUE(at::equal(tensor, at::tensor({1.5f, -2.0f})));
+  EXPECT_EQ(file.read("none").sizes().vec(), (std::vector<int64_t>{0, 4}));
 }
 
 TEST(TensorFile, BoolsOtherThan0And1) {
