@@ -1,5 +1,6 @@
 #include <data/caption.hpp>
 
+#include <data/names.hpp>
 #include <trainer/sdk/error.hpp>
 #include <weights/safetensors_header.hpp>
 
@@ -54,7 +55,7 @@ std::string clean_caption(std::string_view bytes) {
 }
 
 std::string with_trigger(const std::string& trigger, const std::string& caption) {
-  if (trigger.empty() || caption.find(trigger) != std::string::npos) return caption;
+  if (trigger.empty() || composed(caption).find(composed(trigger)) != std::string::npos) return caption;
   return caption.empty() ? trigger : trigger + ", " + caption;
 }
 

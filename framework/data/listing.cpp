@@ -3,6 +3,7 @@
 #include <base/files.hpp>
 #include <data/caption.hpp>
 #include <data/metadata.hpp>
+#include <data/names.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
@@ -113,11 +114,20 @@ class Lister {
     std::sort(files.begin(), files.end(),
               [](const fs::path& a, const fs::path& b) { return a.generic_string() < b.generic_string(); });
     for (const fs::path& file : files) {
-      const auto [same, fresh] = names.try_emplace(lower(file.parent_path() / file.stem()), file);
-      if (!fresh)
-        notes_.push_back(same->second.string() + " and " + file.string() + " differ in case or extension only");
+      const fs::path name = file.parent_path() / file.stem();
+      const auto [same, fresh] = names.try_emplace(lower(composed(name.string())), file);
+      if (!fresh) note_alike(same->second, file);
       add_with_sidecar(file);
     }
+  }
+
+  void note_alike(const fs::path& one, const fs::path& other) {
+    const std::string a = (one.parent_path() / one.stem()).string(), b = (other.parent_path() / other.stem()).string();
+    const bool forms = a != b && composed(a) == composed(b);
+    notes_.push_back(
+        one.string() + " and " + other.string() +
+        (forms ? " are one name in two Unicode forms (NFC, NFD): is one a copy of the other? Both are trained"
+               : " differ in case or extension only"));
   }
 
   void walk(const fs::path& folder, std::vector<fs::path>& files, int depth) {
@@ -149,7 +159,7 @@ class Lister {
     std::string missing = "no caption:";
     if (!source_.caption.empty()) return add(file, std::nullopt, "", "");
     for (const std::string& extension : source_.captions) {
-      const fs::path sidecar = fs::path(file).replace_extension(extension);
+      const fs::path sidecar = spellings_.on_disk(fs::path(file).replace_extension(extension));
       missing += (missing.ends_with(':') ? " " : " or ") + sidecar.filename().string();
       std::error_code error;
       if (!fs::exists(fs::symlink_status(sidecar, error))) continue;
@@ -179,8 +189,8 @@ class Lister {
         continue;
       }
       // Relative to the metadata file, or else to the folder.
-      fs::path file = home / row.image;
-      if (!fs::exists(file, error)) file = fs::path(source_.folder) / row.image;
+      fs::path file = spellings_.on_disk(home / row.image);
+      if (!fs::exists(file, error)) file = spellings_.on_disk(fs::path(source_.folder) / row.image);
       const bool there = fs::exists(file, error);
       if (there && (lies_in(file, home_root) || lies_in(file, root_))) {
         const auto [first, fresh] = lines.try_emplace(fs::canonical(file, error), row.line);
@@ -202,6 +212,7 @@ class Lister {
   fs::path root_;
   std::size_t pictures_ = 0;  // seen, good or bad
   bool has_subfolders_ = false;
+  SpellingFinder spellings_;
   std::vector<std::pair<fs::path, std::string>> missing_;
   std::vector<Found> found_;
 };

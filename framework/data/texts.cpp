@@ -23,7 +23,7 @@ bool is_text(const recipe::Data& source, const fs::path& file) {
 std::vector<fs::path> text_files(const recipe::Data& source) {
   std::error_code error;
   const fs::path root = fs::canonical(source.folder, error);
-  if (error || !fs::is_directory(root))
+  if (!fs::is_directory(root))  // empty after an error
     throw Error(ExitCode::not_found, "data folder " + source.folder + ": " + (error ? error.message() : "is a file"));
   std::vector<fs::path> files;
   fs::recursive_directory_iterator entries(source.folder, error);

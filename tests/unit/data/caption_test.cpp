@@ -52,6 +52,10 @@ TEST(Caption, TriggerComesFirstOnce) {
   EXPECT_EQ(with_trigger("sks dog", "a sks dog on a beach"), "a sks dog on a beach");
   EXPECT_EQ(with_trigger("sks dog", ""), "sks dog");
   EXPECT_EQ(with_trigger("", "on a beach"), "on a beach");
+  EXPECT_EQ(with_trigger("caf\u00e9", "a cafe\u0301"), "a cafe\u0301") << "one word in two Unicode forms";
+  EXPECT_EQ(with_trigger("cafe\u0301", "a caf\u00e9"), "a caf\u00e9");
+  EXPECT_EQ(with_trigger("cafe", "a cafe\u0301"), "cafe, a cafe\u0301") << "another word";
+  EXPECT_EQ(with_trigger("a\xff", "b a\xff"), "b a\xff") << "no UTF-8: byte by byte";
 }
 
 }  // namespace

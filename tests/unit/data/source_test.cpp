@@ -38,6 +38,7 @@ class SourceTest : public testing::Test {
 };
 
 using Names = std::vector<std::string>;
+using namespace std::string_literals;
 
 TEST_F(SourceTest, PicturesWithCaptionFilesInTheOrderOfTheirNames) {
   picture("b", "second\n");
@@ -249,6 +250,44 @@ TEST_F(SourceTest, NamesThatDifferInCaseOnlyAreNoted) {
   picture("fox", "b");
   EXPECT_EQ(scanned().notes, (Names{(folder_ / "Fox.png").string() + " and " + (folder_ / "fox.png").string() +
                                     " differ in case or extension only"}));
+}
+
+// "\u00e9" is one letter in NFC; older Macs write it as two, NFD.
+TEST_F(SourceTest, TwoUnicodeFormsOfANameAreNoted) {
+  picture("caf\u00e9", "a");
+  picture("cafe\u0301", "b");
+  EXPECT_EQ(scanned().notes,
+            (Names{(folder_ / "cafe\u0301.png").string() + " and " + (folder_ / "caf\u00e9.png").string() +
+                   " are one name in two Unicode forms (NFC, NFD): is one a copy of the other? Both are trained"}));
+  EXPECT_EQ(samples(), (Names{"cafe\u0301.png|b", "caf\u00e9.png|a"})) << "each has the caption of its own form";
+}
+
+TEST_F(SourceTest, ACaptionIsFoundInTheOtherUnicodeForm) {
+  for (const auto& [image, text] : {std::pair{"caf\u00e9", "cafe\u0301"}, {"u\u0308bung", "\u00fcbung"}}) {
+    picture(image, nullptr);
+    folder_.write(text + ".txt"s, image);
+  }
+  picture("x\u0301", nullptr);  // no composed form: one spelling, and it has no caption
+  folder_.write("x.txt", "not its own");
+  EXPECT_NE(refusal().find("x\u0301.png: no caption: x\u0301.txt or "), std::string::npos) << refusal();
+  fs::remove(folder_ / "x\u0301.png");
+  EXPECT_EQ(samples(), (Names{"caf\u00e9.png|caf\u00e9", "u\u0308bung.png|u\u0308bung"}));
+}
+
+TEST_F(SourceTest, ACaptionThatSeveralFormsCouldBeIsNotGuessed) {
+  const std::string three = "a\u0301\u0323", other = "\u00e1\u0323", composed = "\u1ea1\u0301";  // one name
+  picture(three, nullptr);
+  folder_.write(other + ".txt", "one");
+  EXPECT_EQ(samples(), Names{three + ".png|one"});
+  folder_.write(composed + ".txt", "two");
+  EXPECT_NE(refusal().find("has a caption"), std::string::npos) << refusal();
+}
+
+TEST_F(SourceTest, MetadataFindsPicturesInTheOtherUnicodeForm) {
+  folder_.copy("quad.png", "de\u0301ja\u0300/cafe\u0301.png");
+  folder_.write("m.jsonl", "{\"image\": \"d\u00e9j\u00e0/caf\u00e9.png\", \"caption\": \"c\"}\n");
+  source_.metadata = (folder_ / "m.jsonl").string();
+  EXPECT_EQ(samples(), Names{"de\u0301ja\u0300/cafe\u0301.png|c"});
 }
 
 TEST_F(SourceTest, VerifyingFindsWhatTheHeaderDoesNotShow) {
