@@ -32,18 +32,32 @@ std::string caption_text(const std::string& caption) {
 class Builder {
  public:
   Builder(const Store& store, const data::Dataset& dataset, const Encoders& encoders, const BuildOptions& options)
-      : store_(store), dataset_(dataset), encoders_(encoders), options_(options) {}
+      : store_(store), dataset_(dataset), encoders_(encoders), options_(options), saver_(store) {}
 
   Built run(std::span<const std::string> more_captions) {
     find_missing(more_captions);
     verify_images();
     const c10::NoGradGuard no_grad;
-    make_texts();
-    make_latents();
+    try {
+      make_texts();
+      make_latents();
+      saver_.commit();
+    } catch (...) {
+      keep_finished();
+      throw;
+    }
     return std::move(built_);
   }
 
  private:
+  /// Whatever ends the work: what is done stays, unless saving it is what failed.
+  void keep_finished() {
+    try {
+      saver_.commit();
+    } catch (const Error&) {
+    }
+  }
+
   /// Sorts every distinct key into found and missing.
   void find_missing(std::span<const std::string> more_captions) {
     built_.empty_text = need_text("");
@@ -95,10 +109,21 @@ class Builder {
     std::size_t done = 0;
     progress(0, total, "pictures");
     for (const auto& [key, sample] : missing_images_) {
-      read(*sample, [](const std::string& bytes) { data::verify_image(bytes); });
+      verify(*sample);
       progress(++done, total, "pictures");
     }
     report_bad_images("Mend or remove what is named here.");
+  }
+
+  /// What is decoded is kept within limits, so that it is what will be used.
+  void verify(const data::Sample& sample) {
+    const auto bytes = static_cast<uint64_t>(3 * sample.bucket.width * sample.bucket.height);
+    const bool keep = kept_bytes_ + bytes <= options_.keep_bytes;
+    const bool good = read(sample, [&](const std::string& content) {
+      if (!keep) return data::verify_image(content);
+      kept_.emplace(&sample, data::decode_image(content, sample.bucket.width, sample.bucket.height));
+    });
+    if (keep && good) kept_bytes_ += bytes;
   }
 
   void report_bad_images(const std::string& advice) {
@@ -127,7 +152,7 @@ class Builder {
                           std::to_string(encoded.size()) + " results for " + std::to_string(part.size()) + " captions");
       }
       for (std::size_t i = 0; i < part.size(); ++i) {
-        store_.save(kText, keys[begin + i], encoded[i], caption_text(part[i]));
+        saver_.save(kText, keys[begin + i], encoded[i], caption_text(part[i]));
         progress(++built_.texts_made, total, "captions");
       }
     }
@@ -171,13 +196,17 @@ class Builder {
     }
     for (std::size_t i = 0; i < good.size(); ++i) {
       const data::Sample& sample = *good[i].sample;
-      store_.save(kLatents, good[i].key, {{"latents", latents[static_cast<int64_t>(i)]}},
+      saver_.save(kLatents, good[i].key, {{"latents", latents[static_cast<int64_t>(i)]}},
                   sample.file.filename().string() + " at " + sample.bucket.text());
       progress(++built_.latents_made, missing_images_.size(), "latents");
     }
   }
 
   bool decode(const data::Sample& sample, std::vector<data::Image>& images) {
+    if (auto kept = kept_.extract(&sample)) {
+      images.push_back(std::move(kept.mapped()));
+      return true;
+    }
     return read(sample, [&](const std::string& bytes) {
       images.push_back(data::decode_image(bytes, sample.bucket.width, sample.bucket.height));
     });
@@ -202,12 +231,14 @@ class Builder {
   const data::Dataset& dataset_;
   const Encoders& encoders_;
   const BuildOptions& options_;
+  Saver saver_;
   Built built_;
   std::map<std::string_view, std::map<std::string, bool>> known_;  // kind -> key -> there
   std::map<std::string, const data::Sample*> missing_images_;
   std::map<std::string, std::string> missing_texts_;
+  std::map<const data::Sample*, data::Image> kept_;
   std::vector<std::string> bad_images_;
-  uint64_t verified_bytes_ = 0;
+  uint64_t verified_bytes_ = 0, kept_bytes_ = 0;
 };
 
 }  // namespace

@@ -29,6 +29,8 @@ struct BuildOptions {
   int64_t captions_per_call = 256;
   /// Entries that are there are read whole up to this many bytes; of the others the header. (Training reads all whole.)
   uint64_t verify_bytes = uint64_t{4} << 30;
+  /// Of decoded pictures, from their check before anything is encoded on: these are read once, the others twice.
+  uint64_t keep_bytes = uint64_t{64} << 20;
   /// Of several processes that build one cache together, this one makes entry `key` when the key's number modulo
   /// `parts` is `part`; nothing of it depends on what others have made meanwhile.
   int64_t part = 0, parts = 1;

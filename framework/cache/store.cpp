@@ -1,5 +1,6 @@
 #include <cache/store.hpp>
 
+#include <sys/stat.h>
 #include <base/files.hpp>
 #include <cache/entry.hpp>
 #include <trainer/sdk/error.hpp>
@@ -72,6 +73,25 @@ NamedTensors Store::load(std::string_view kind, const std::string& key) const {
 
 void Store::save(std::string_view kind, const std::string& key, const NamedTensors& tensors,
                  const std::string& about) const {
+  Saver saver(*this);
+  saver.save(kind, key, tensors, about);
+  saver.commit();
+}
+
+/// Its own name becomes durable with the commit, that of the folder above it at once. Who made one may have been killed
+/// before it was.
+void Saver::make_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path above = folder.parent_path();
+  if (!named_.contains(above)) {
+    make_folders(above);
+    sync_name_of(above);
+    named_.insert(above);
+  }
+  above_.insert(above);
+  if (::mkdir(folder.c_str(), 0777) != 0) make_folders(folder);  // says why, if it is not there
+}
+
+void Saver::save(std::string_view kind, const std::string& key, const NamedTensors& tensors, const std::string& about) {
   NamedTensors plain;
   for (const auto& [name, tensor] : tensors) {
     plain[name] = tensor.detach().cpu().contiguous();
@@ -79,9 +99,21 @@ void Store::save(std::string_view kind, const std::string& key, const NamedTenso
     throw Error(ExitCode::non_finite, about + ": tensor \"" + name + "\" holds NaN or infinity and is not cached",
                 "CACHE_NONFINITE");
   }
-  const std::filesystem::path path = file(kind, key);
-  make_folders(path.parent_path());
-  weights::write_safetensors(path, {plain.begin(), plain.end()}, entry_metadata(kind, key, about, checksum(plain)));
+  const std::filesystem::path path = store_.file(kind, key);
+  make_folder(path.parent_path());
+  if (files_.empty()) since_ = std::chrono::steady_clock::now();
+  files_.push_back(weights::stage_safetensors(path, {plain.begin(), plain.end()},
+                                              entry_metadata(kind, key, about, checksum(plain))));
+  bytes_ += files_.back()->written();
+  if (files_.size() >= kEntries || bytes_ >= kBytes || std::chrono::steady_clock::now() - since_ >= kDelay) commit();
+}
+
+void Saver::commit() {
+  const auto files = std::exchange(files_, {});  // after a failed sync no second attempt may be believed
+  const auto above = std::exchange(above_, {});
+  bytes_ = 0;
+  weights::AtomicFile::commit(files);
+  for (const std::filesystem::path& folder : above) sync_folder(folder);
 }
 
 }  // namespace trainer::cache

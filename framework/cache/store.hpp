@@ -3,11 +3,17 @@
 #pragma once
 
 #include <trainer/sdk/tensor.hpp>
+#include <weights/atomic_file.hpp>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trainer::cache {
 
@@ -31,13 +37,41 @@ class Store {
   /// Throws Error: not_found; bad_input for a damaged entry (remove it and it is made again).
   [[nodiscard]] NamedTensors load(std::string_view kind, const std::string& key) const;
 
-  /// `about` says in the file what it is made from. Throws Error: non_finite, naming the tensor; io.
+  /// `about` says in the file what it is made from; on disk when it returns. Throws Error: non_finite, naming the
+  /// tensor; io.
   void save(std::string_view kind, const std::string& key, const NamedTensors& tensors, const std::string& about) const;
 
   [[nodiscard]] std::filesystem::path file(std::string_view kind, const std::string& key) const;
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
  private:
   std::filesystem::path folder_;
+};
+
+/// Saves many entries, waiting for the disk once for several. An entry is seen by others, and survives a crash, from
+/// the commit on: of what was saved by then, each file is made durable before it gets its name, and the names before
+/// `commit` returns. What is not committed goes away with this.
+class Saver {
+ public:
+  static constexpr std::size_t kEntries = 64;  ///< pending at most, as open files
+  static constexpr uint64_t kBytes = uint64_t{64} << 20;
+  static constexpr std::chrono::milliseconds kDelay{1000};  ///< of work that a crash may undo
+
+  explicit Saver(const Store& store) : store_(store) {}
+  /// As Store::save, without waiting; commits when as much is pending as may be.
+  void save(std::string_view kind, const std::string& key, const NamedTensors& tensors, const std::string& about);
+  /// Throws Error (io): then some entries may be there, all of them whole; the others must be made again.
+  void commit();
+
+ private:
+  void make_folder(const std::filesystem::path& folder);
+
+  const Store& store_;
+  std::vector<std::unique_ptr<weights::AtomicFile>> files_;
+  std::set<std::filesystem::path> above_;  // folders of the pending files' folders
+  std::set<std::filesystem::path> named_;  // those whose own names are durable
+  uint64_t bytes_ = 0;
+  std::chrono::steady_clock::time_point since_;
 };
 
 }  // namespace trainer::cache

@@ -33,7 +33,8 @@ typedef int (*TrainerImagesReadHeader)(const void* bytes, size_t size, const Tra
                                        TrainerImageHeader* header, char* message);
 
 /* int trainer_images_decode(...): writes 3 * width * height bytes, RGB rows from the top, resized to cover and cropped
-   at the centre. width = height = 0: decodes every pixel and throws them away, to check the file (rgb may be null). */
+   at the centre. Every pixel is decoded: damage outside the crop is found, too. width = height = 0: decodes every pixel
+   and throws them away, to check the file (rgb may be null). */
 typedef int (*TrainerImagesDecode)(const void* bytes, size_t size, const TrainerImageLimits* limits, int64_t width,
                                    int64_t height, uint8_t* rgb, char* message);
 

@@ -186,28 +186,46 @@ Picture to_srgb(Picture image) {
   return taken(result, converted, "cannot convert to sRGB");
 }
 
-/// Upright. Rotating reads the whole picture at once, so it is brought into memory first.
+/// libvips' tile cache paints a tile that cannot be decoded black, notes the reason and may still report success, as
+/// other threads run: what it noted is the failure.
+void require_decoded(bool succeeded, const std::string& format) {
+  if (!succeeded || *vips_error_buffer() != '\0') throw Refused("damaged " + format + ": " + vips_reason());
+}
+
+/// Every pixel decoded, in memory.
+Picture whole(const Picture& image, const std::string& format) {
+  Picture copy(vips_image_copy_memory(image.get()));
+  require_decoded(copy != nullptr, format);
+  return copy;
+}
+
+/// Upright. `image` is in memory: rotating reads the whole picture at once.
 Picture upright(Picture image) {
   if (vips_image_get_orientation(image.get()) == 1) return image;
-  Picture whole(vips_image_copy_memory(image.get()));
-  if (whole == nullptr) throw Refused("cannot be decoded: " + vips_reason());
   VipsImage* turned = nullptr;
-  const int result = vips_autorot(whole.get(), &turned, nullptr);
+  const int result = vips_autorot(image.get(), &turned, nullptr);
   return taken(result, turned, "cannot apply the EXIF orientation");
 }
 
-/// Smallest size with the same aspect that covers width x height, then the centre.
-Picture covered(Picture image, int64_t width, int64_t height) {
-  const double from_width = vips_image_get_width(image.get()), from_height = vips_image_get_height(image.get());
+/// The smallest size with the aspect of `image` that covers width x height.
+struct Cover {
+  double width, height;
+};
+Cover cover_of(const VipsImage* image, int64_t width, int64_t height) {
+  const double from_width = vips_image_get_width(image), from_height = vips_image_get_height(image);
   const double scale = std::max(static_cast<double>(width) / from_width, static_cast<double>(height) / from_height);
-  const auto side = [&](double from, int64_t least) {
-    return std::max(static_cast<double>(least), std::round(from * scale));
-  };
+  return {std::max(static_cast<double>(width), std::round(from_width * scale)),
+          std::max(static_cast<double>(height), std::round(from_height * scale))};
+}
+
+/// Resized to its cover, then the centre.
+Picture covered(Picture image, int64_t width, int64_t height) {
+  const Cover cover = cover_of(image.get(), width, height);
   VipsImage* resized = nullptr;
   // gap 0: Lanczos over every pixel, without the box filter that libvips puts before a large reduction.
-  int result =
-      vips_resize(image.get(), &resized, side(from_width, width) / from_width, "vscale",
-                  side(from_height, height) / from_height, "kernel", VIPS_KERNEL_LANCZOS3, "gap", 0.0, nullptr);
+  int result = vips_resize(image.get(), &resized, cover.width / vips_image_get_width(image.get()), "vscale",
+                           cover.height / vips_image_get_height(image.get()), "kernel", VIPS_KERNEL_LANCZOS3, "gap",
+                           0.0, nullptr);
   image = taken(result, resized, "cannot be resized");
   const int excess_x = vips_image_get_width(image.get()) - static_cast<int>(width);
   const int excess_y = vips_image_get_height(image.get()) - static_cast<int>(height);
@@ -215,12 +233,6 @@ Picture covered(Picture image, int64_t width, int64_t height) {
   result = vips_extract_area(image.get(), &cropped, excess_x / 2, excess_y / 2, static_cast<int>(width),
                              static_cast<int>(height), nullptr);
   return taken(result, cropped, "cannot be cropped");
-}
-
-/// libvips' tile cache paints a tile that cannot be decoded black, notes the reason and may still report success, as
-/// other threads run: what it noted is the failure.
-void require_decoded(bool succeeded, const std::string& format) {
-  if (!succeeded || *vips_error_buffer() != '\0') throw Refused("damaged " + format + ": " + vips_reason());
 }
 
 /// Decodes every pixel, keeping none.
@@ -272,7 +284,11 @@ TRAINER_IMAGES_EXPORT int trainer_images_decode(const void* bytes, size_t size, 
     std::string format;
     Picture image = open_image(bytes, size, *limits, format);
     if (width == 0) return read_through(image.get(), format);
-    image = covered(upright(to_srgb(flattened(std::move(image)))), width, height);
+    image = to_srgb(flattened(std::move(image)));
+    // Rows below the crop would not be decoded, nor damage in them be found; rotating reads all rows at once.
+    const bool cut = cover_of(image.get(), width, height).height > static_cast<double>(height);
+    if (cut || vips_image_get_orientation(image.get()) != 1) image = whole(image, format);
+    image = covered(upright(std::move(image)), width, height);
     size_t written = 0;
     void* pixels = vips_image_write_to_memory(image.get(), &written);
     const bool fits = written == static_cast<size_t>(3 * width * height);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <utility>
 
 namespace trainer::weights {
@@ -59,13 +60,31 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::make_durable() {
   if (::fdatasync(fd_) != 0) fail("make durable", errno);
   // NFS reports a full disk or quota here.
   if (::close(std::exchange(fd_, -1)) != 0) fail("write", errno);
+}
+
+void AtomicFile::take_name() {
   if (::rename(temp_.c_str(), target_.c_str()) != 0) fail("replace", errno);
   temp_.clear();
+}
+
+void AtomicFile::commit() {
+  make_durable();
+  take_name();
   sync_folder(folder_of(target_));
+}
+
+void AtomicFile::commit(std::span<const std::unique_ptr<AtomicFile>> files) {
+  std::set<std::filesystem::path> folders;
+  for (const auto& file : files) file->make_durable();
+  for (const auto& file : files) {
+    file->take_name();
+    folders.insert(folder_of(file->target_));
+  }
+  for (const std::filesystem::path& folder : folders) sync_folder(folder);
 }
 
 }  // namespace trainer::weights

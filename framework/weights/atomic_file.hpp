@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 
 namespace trainer::weights {
@@ -28,8 +30,12 @@ class AtomicFile {
   /// Throws Error (io). The file is then complete or untouched; a second attempt needs a new AtomicFile, because
   /// after a failed sync the kernel may report lost data as written.
   void commit();
+  /// Commits several, syncing every folder once. When it throws, some may have been replaced, each by a whole file.
+  static void commit(std::span<const std::unique_ptr<AtomicFile>> files);
 
  private:
+  void make_durable();
+  void take_name();
   [[noreturn]] void fail(const std::string& doing, int number) const;
 
   std::filesystem::path target_;

@@ -77,30 +77,38 @@ std::string make_header(const std::vector<TensorSpec>& specs, const Metadata& me
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, std::vector<TensorSpec> specs,
                                      const Metadata& metadata, HashChoice hashes)
-    : specs_(std::move(specs)), output_(file), hash_(hashes) {
+    : specs_(std::move(specs)), output_(std::make_unique<AtomicFile>(file)), hash_(hashes) {
   sort_for_file(specs_);
   const std::string header = make_header(specs_, metadata, file.string());
   expected_ = header.size();
   for (const TensorSpec& spec : specs_) expected_ += spec.bytes();
-  output_.reserve(expected_);
+  output_->reserve(expected_);
   append(header.data(), header.size());
 }
 
 void SafetensorsWriter::append(const void* data, std::size_t bytes) {
-  if (bytes > expected_ - output_.written()) {
+  if (bytes > expected_ - output_->written()) {
     throw Error(ExitCode::failed, "more data than the header describes was given to a safetensors file");
   }
   beat();
-  output_.write(data, bytes);
+  output_->write(data, bytes);
   hash_.add(data, bytes);
 }
 
+void SafetensorsWriter::require_whole() const {
+  if (output_->written() == expected_) return;
+  throw Error(ExitCode::failed, "a safetensors file was given " + std::to_string(output_->written()) + " of " +
+                                    std::to_string(expected_) + " bytes");
+}
+
+std::unique_ptr<AtomicFile> SafetensorsWriter::take() {
+  require_whole();
+  return std::move(output_);
+}
+
 WrittenFile SafetensorsWriter::commit() {
-  if (output_.written() != expected_) {
-    throw Error(ExitCode::failed, "a safetensors file was given " + std::to_string(output_.written()) + " of " +
-                                      std::to_string(expected_) + " bytes");
-  }
-  output_.commit();
+  require_whole();
+  output_->commit();
   return {expected_, hash_.xxh128(), hash_.sha256()};
 }
 

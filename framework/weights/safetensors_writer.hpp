@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -49,11 +50,14 @@ class SafetensorsWriter {
   void append(const void* data, std::size_t bytes);
   /// Throws Error (failed) unless every byte was appended; io.
   WrittenFile commit();
+  /// The whole file, to be committed with others (AtomicFile::commit). Throws Error (failed) as `commit`.
+  std::unique_ptr<AtomicFile> take();
 
  private:
+  void require_whole() const;
   std::vector<TensorSpec> specs_;
   uint64_t expected_ = 0;  // size of the whole file
-  AtomicFile output_;
+  std::unique_ptr<AtomicFile> output_;
   StreamHash hash_;
 };
 

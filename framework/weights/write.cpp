@@ -22,23 +22,37 @@ TensorSpec describe(const std::string& name, const at::Tensor& tensor) {
   return {name, *dtype, tensor.sizes().vec()};
 }
 
-}  // namespace
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-WrittenFile write_safetensors(const std::filesystem::path& file,
-                              const std::vector<std::pair<std::string, at::Tensor>>& tensors, const Metadata& metadata,
-                              HashChoice hashes) {
+std::vector<TensorSpec> specs_of(const Named& tensors) {
   std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) specs.push_back(describe(name, tensor));
+  return specs;
+}
+
+void append_all(SafetensorsWriter& writer, const Named& tensors) {
   std::map<std::string_view, const at::Tensor*> by_name;
-  for (const auto& [name, tensor] : tensors) {
-    specs.push_back(describe(name, tensor));
-    by_name.emplace(name, &tensor);
-  }
-  SafetensorsWriter writer(file, std::move(specs), metadata, hashes);
+  for (const auto& [name, tensor] : tensors) by_name.emplace(name, &tensor);
   for (const TensorSpec& spec : writer.specs()) {
     const at::Tensor plain = by_name.at(spec.name)->detach().resolve_conj().resolve_neg().cpu().contiguous();
     writer.append(plain.data_ptr(), plain.nbytes());
   }
+}
+
+}  // namespace
+
+WrittenFile write_safetensors(const std::filesystem::path& file, const Named& tensors, const Metadata& metadata,
+                              HashChoice hashes) {
+  SafetensorsWriter writer(file, specs_of(tensors), metadata, hashes);
+  append_all(writer, tensors);
   return writer.commit();
+}
+
+std::unique_ptr<AtomicFile> stage_safetensors(const std::filesystem::path& file, const Named& tensors,
+                                              const Metadata& metadata) {
+  SafetensorsWriter writer(file, specs_of(tensors), metadata);
+  append_all(writer, tensors);
+  return writer.take();
 }
 
 }  // namespace trainer::weights

@@ -5,6 +5,7 @@
 #include <weights/safetensors_writer.hpp>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,5 +19,10 @@ namespace trainer::weights {
 WrittenFile write_safetensors(const std::filesystem::path& file,
                               const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                               const Metadata& metadata = {}, HashChoice hashes = {});
+
+/// The same up to the commit, which is left to the caller (AtomicFile::commit, of several files at once).
+std::unique_ptr<AtomicFile> stage_safetensors(const std::filesystem::path& file,
+                                              const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                                              const Metadata& metadata = {});
 
 }  // namespace trainer::weights

@@ -109,6 +109,59 @@ TEST_F(CacheTest, NaNIsNeverCachedAndNamesTheCaption) {
   EXPECT_EQ(store().check(kText, text_key(encoders_.text_encoder, "poison"), true).kind, Store::State::Kind::absent);
 }
 
+TEST_F(CacheTest, WhatWasVerifiedIsWhatIsUsed) {
+  picture("a", 10, "x");
+  picture("b", 20, "x");
+  const auto make_autoencoder = encoders_.make_autoencoder;
+  encoders_.make_autoencoder = [&] {
+    std::filesystem::remove(folder_ / "data/a.png");
+    picture("b", 99, "x");
+    return make_autoencoder();
+  };
+  const data::Dataset scanned = dataset();
+  const Built made = build(store(), scanned, {}, encoders_, {});
+  EXPECT_EQ(counts(made), "0+2, 0+2");
+  for (const auto& [index, grey] : {std::pair{0, 10}, {1, 20}}) {
+    const at::Tensor latents =
+        store().load(kLatents, made.entries[static_cast<std::size_t>(index)].latents).at("latents");
+    EXPECT_NEAR(latents.mean().item<double>(), grey / 127.5 - 1, 1e-6);
+  }
+}
+
+TEST_F(CacheTest, BeyondWhatIsKeptPicturesAreReadAgain) {
+  picture("a", 10, "x");
+  picture("b", 20, "x");
+  const auto make_autoencoder = encoders_.make_autoencoder;
+  encoders_.make_autoencoder = [&] {
+    for (const char* name : {"a", "b"}) picture(name, 99, "x");
+    return make_autoencoder();
+  };
+  const data::Dataset scanned = dataset();
+  BuildOptions options;
+  options.keep_bytes = 64 * 64 * 3 + 1;  // of one
+  const std::string message =
+      message_of([&] { build(store(), scanned, {}, encoders_, options); }, source_.folder + "/");
+  EXPECT_TRUE(message.starts_with("1 file cannot be used:\n")) << message;
+  EXPECT_TRUE(
+      message.ends_with(".png: was changed while the dataset was read\n"
+                        "Mend or remove what is named here; the others are cached."))
+      << message;
+  picture("a", 10, "x");
+  picture("b", 20, "x");
+  encoders_.make_autoencoder = make_autoencoder;
+  EXPECT_EQ(counts(built()), "1+1, 2+0");
+}
+
+TEST_F(CacheTest, WhatIsDoneStaysWhateverEndsTheWork) {
+  for (uint8_t i = 0; i < 3; ++i) picture(std::string(1, static_cast<char>('a' + i)), i, std::string(i + 1, 'x'));
+  BuildOptions options;
+  options.progress = [](int64_t done, int64_t, const std::string& what) {
+    if (what == "latents" && done == 2) throw Error(ExitCode::preempted, "stopped");
+  };
+  EXPECT_EQ(message_of([&] { built({}, options); }), "stopped");
+  EXPECT_EQ(counts(built()), "2+1, 4+0");
+}
+
 TEST_F(CacheTest, PartsTogetherMakeEverythingOnce) {
   for (uint8_t i = 0; i < 9; ++i) picture(std::string(1, static_cast<char>('a' + i)), i, std::string(i + 1, 'x'));
   std::size_t latents = 0, texts = 0;
@@ -154,6 +207,7 @@ TEST_F(CacheTest, APictureThatBreaksWhileOthersAreEncodedIsNamedAtTheEnd) {
   picture("a", 10, "x");
   picture("b", 20, "x");
   BuildOptions options;
+  options.keep_bytes = 0;
   options.progress = [&](int64_t, int64_t, const std::string& what) {
     if (what == "captions") std::filesystem::remove(folder_ / "data/b.png");
   };

@@ -205,6 +205,18 @@ TEST_F(ImageTest, TruncatedPicturesAreRefusedWhole) {
   }
 }
 
+TEST_F(ImageTest, DamageBelowTheCropIsFound) {
+  constexpr int64_t kWidth = 64, kHeight = 4096;
+  std::vector<uint8_t> rgb(static_cast<std::size_t>(3 * kWidth * kHeight));
+  uint32_t value = 1;
+  for (uint8_t& byte : rgb) byte = static_cast<uint8_t>((value = value * 1664525U + 1013904223U) >> 24);
+  const std::string png = encode_png(rgb, kWidth, kHeight);
+  const std::string cut = png.substr(0, png.size() * 7 / 8);
+  EXPECT_EQ(decode_image(png, 64, 64).height, 64);
+  EXPECT_NE(message_of([&] { verify_image(cut); }), "");
+  EXPECT_NE(message_of([&] { decode_image(cut, 64, 64); }), "");
+}
+
 TEST_F(ImageTest, EveryCutIsRefusedOrChangesNothing) {
   // A cut behind the last pixel's bytes may go unnoticed; half a picture never passes.
   for (const char* name : {"quad.png", "quad.jpg", "quad.webp", "quad.tiff", "quad.avif"}) {
