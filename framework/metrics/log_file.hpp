@@ -19,7 +19,8 @@ using LogGroups = std::vector<std::pair<std::string, std::vector<std::pair<std::
 /// As in a line.
 nlohmann::ordered_json to_json(const LogGroups& groups);
 /// Fields in the order of the line. Numbers that are not finite are written as null.
-using LogField = std::pair<std::string, std::variant<bool, int64_t, double, std::string, LogGroups>>;
+using LogField =
+    std::pair<std::string, std::variant<bool, int64_t, double, std::string, std::vector<double>, LogGroups>>;
 
 class LogFile {
  public:

@@ -118,6 +118,7 @@ const std::vector<Field<Train>>& train_fields();
 const std::vector<Field<Optimizer>>& optimizer_fields();
 const std::vector<Field<Memory>>& memory_fields();
 const std::vector<Field<Sample>>& sample_fields();
+const std::vector<Field<Validation>>& validation_fields();
 const std::vector<Field<Checkpoint>>& checkpoint_fields();
 const std::vector<Field<Cache>>& cache_fields();
 const std::vector<Field<Metrics>>& metrics_fields();

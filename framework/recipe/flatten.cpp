@@ -44,6 +44,7 @@ class Flattener {
     }
     add_component("placement", recipe_.placement, placement_fields());
     add("sample", recipe_.sample, sample_fields());
+    if (recipe_.validates()) add("validation", recipe_.validation, validation_fields());
     add("checkpoint", recipe_.checkpoint, checkpoint_fields());
     add("cache", recipe_.cache, cache_fields());
     add("metrics", recipe_.metrics, metrics_fields());

@@ -51,6 +51,7 @@ class RecipeReader {
     read_memory(recipe.memory);
     read_component(recipe.placement, placement_fields(), "placement");
     read_fields(recipe.sample, sample_fields(), "sample");
+    read_fields(recipe.validation, validation_fields(), "validation");
     read_fields(recipe.checkpoint, checkpoint_fields(), "checkpoint");
     read_fields(recipe.cache, cache_fields(), "cache");
     read_fields(recipe.metrics, metrics_fields(), "metrics");

@@ -48,6 +48,7 @@ struct Data {
   std::string crop = "center";
   double max_aspect = 2.0;
   bool upscale = true, recursive = false;
+  bool validation = false;  ///< held out whole, not trained on
   SourcePosition position;
 };
 
@@ -94,6 +95,13 @@ struct Sample {
   bool before = true, after = true;
 };
 
+struct Validation {
+  double fraction = 0.0;  ///< of the pictures of the other sources
+  int64_t every = 0;      ///< 0: only before and after
+  int64_t timesteps = 4;  ///< for each sample
+  int64_t seed = 0;
+};
+
 struct Checkpoint {
   int64_t every = 250;            ///< 0: only at the end
   int64_t keep = 3;               ///< 0: all
@@ -128,6 +136,7 @@ struct Recipe {
   Memory memory;
   Placement placement;
   Sample sample;
+  Validation validation;
   Checkpoint checkpoint;
   Cache cache;
   Metrics metrics;
@@ -135,6 +144,9 @@ struct Recipe {
 
   /// Whether samples are pictures with captions; otherwise texts.
   [[nodiscard]] bool pictures() const { return !autoencoder.kind.empty(); }
+
+  /// Whether samples are held out from training.
+  [[nodiscard]] bool validates() const;
 
   std::string file;  ///< the recipe file as it was named
   /// Dotted key -> the path as the user wrote it, for outputs that must not carry absolute paths.

@@ -28,6 +28,7 @@ class Rules {
     check_memory();
     check_devices();
     check_data();
+    check_validation();
     if (!recipe_.pictures()) check_texts();
     check_adapter();
   }
@@ -147,6 +148,21 @@ class Rules {
     }
   }
 
+  /// Something is left to train on, and what is said of validation has something to be about.
+  void check_validation() {
+    const bool all =
+        std::all_of(recipe_.data.begin(), recipe_.data.end(), [](const Data& one) { return one.validation; });
+    if (all && !recipe_.data.empty())
+      problems_.add(recipe_.data.front().position,
+                    "data: every source has validation = true; at least one must be there to train on");
+    if (recipe_.validates() || given("validation", "fraction")) return;
+    for (const char* key : {"every", "timesteps", "seed"})
+      if (given("validation", key))
+        problems_.add(at("validation", key), std::string("validation.") + key +
+                                                 ": no samples are held out; set validation.fraction, or validation = "
+                                                 "true in a [[data]] table");
+  }
+
   /// What is about pictures has no meaning for texts; nothing is silently ignored.
   void check_texts() {
     const std::string why = ": the objective " + in_quotes(recipe_.objective.kind) + " trains on texts alone; ";
@@ -191,6 +207,11 @@ std::string name_from(const std::string& file) {
 }
 
 }  // namespace
+
+bool Recipe::validates() const {
+  return validation.fraction > 0 ||
+         std::any_of(data.begin(), data.end(), [](const Data& one) { return one.validation; });
+}
 
 void check_rules(const Recipe& recipe, const Node& root, Problems& problems) { Rules(recipe, root, problems).check(); }
 

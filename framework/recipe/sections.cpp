@@ -26,7 +26,8 @@ const std::vector<SectionSchema>& sections() {
        .options = specs_of(data_fields())},
       {.name = "train", .summary = "Batches, clipping and what is averaged.", .options = specs_of(train_fields())},
       {.name = "adapter",
-       .summary = "The small trainable weights beside the frozen model. Without this section all weights are trained; `adapter = false` drops one that `extends` brings.",
+       .summary = "The small trainable weights beside the frozen model. Without this section all weights are trained; "
+                  "`adapter = false` drops one that `extends` brings.",
        .optional = true,
        .component = "adapter",
        .options = specs_of(adapter_fields())},
@@ -46,6 +47,11 @@ const std::vector<SectionSchema>& sections() {
       {.name = "sample",
        .summary = "Pictures made from the model during the run.",
        .options = specs_of(sample_fields())},
+      {.name = "validation",
+       .summary = "The loss on samples that are not trained on, with the same noise and timesteps every time; measured "
+                  "when `fraction` or `validation` of a [[data]] table holds samples out. Before the first step and "
+                  "after the last one it is always measured; with train.ema it is that of the averaged weights.",
+       .options = specs_of(validation_fields())},
       {.name = "checkpoint", .summary = "What is saved when, and kept.", .options = specs_of(checkpoint_fields())},
       {.name = "cache", .summary = "Encoded pictures and captions.", .options = specs_of(cache_fields())},
       {.name = "metrics", .summary = "What is logged.", .options = specs_of(metrics_fields())},

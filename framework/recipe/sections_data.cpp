@@ -46,6 +46,9 @@ const std::vector<Field<Data>>& data_fields() {
                              .help = "Enlarge pictures that are smaller than their bucket; false leaves them out and "
                                      "says so."}),
       field(&Data::recursive, {.key = "recursive", .help = "Also read the folders below."}),
+      field(&Data::validation, {.key = "validation",
+                                .help = "Hold the whole source out from training, for [validation]; `repeats` then "
+                                        "has no meaning."}),
   };
   return fields;
 }

@@ -112,4 +112,31 @@ const std::vector<Field<Sample>>& sample_fields() {
   return fields;
 }
 
+const std::vector<Field<Validation>>& validation_fields() {
+  static const std::vector<Field<Validation>> fields = {
+      field(&Validation::fraction,
+            {.key = "fraction",
+             .min = 0,
+             .max = 0.9,
+             .help = "Share of the samples of [[data]] (without `validation = true`) that is held out from training, "
+                     "at least one if not 0. Which ones a hash of their content decides: copies of a picture are on "
+                     "one side, and more pictures hardly change the choice."}),
+      field(
+          &Validation::every,
+          {.key = "every", .min = 0, .unit = "steps", .help = "Steps between validations; 0: only before and after."}),
+      field(&Validation::timesteps,
+            {.key = "timesteps",
+             .min = 1,
+             .max = 1000,
+             .help = "How many timesteps each sample is measured at: the middles of as many equal shares of the "
+                     "distribution that objective.timesteps draws from, so that their mean is comparable to the "
+                     "training loss. Each is also logged by itself."}),
+      field(&Validation::seed, {.key = "seed",
+                                .min = 0,
+                                .help = "Decides noise and choice, whatever run.seed is: runs with one seed here "
+                                        "can be compared."}),
+  };
+  return fields;
+}
+
 }  // namespace trainer::recipe

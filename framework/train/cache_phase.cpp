@@ -5,11 +5,12 @@
 #include <base/hash.hpp>
 #include <cache/dataset.hpp>
 #include <checkpoint/signals.hpp>
-#include <data/source.hpp>
+#include <data/holdout.hpp>
 #include <recipe/load.hpp>
 #include <sampling/guidance.hpp>
 #include <train/assembly/device.hpp>
 #include <train/cache_phase.hpp>
+#include <train/validation/cached_samples.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
@@ -232,8 +233,15 @@ Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Gro
   cache::Built built = cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders,
                                     build_options(console, ranks));
   Prepared prepared;
-  prepared.pictures = dataset.samples.size();
   prepared.notes = dataset.notes;
+  if (recipe.validates()) {
+    const data::Holdout holdout = data::hold_out(dataset, recipe);
+    prepared.validation = held_out_samples(store, dataset, holdout, built);
+    prepared.held_out = static_cast<std::size_t>(prepared.validation->micro_batches());
+    prepared.notes.insert(prepared.notes.end(), holdout.notes.begin(), holdout.notes.end());
+    keep_trained(dataset, holdout, built);
+  }
+  prepared.pictures = dataset.samples.size();
   prepared.notes.insert(prepared.notes.end(), built.notes.begin(), built.notes.end());
   prepared.latents_made = sum(ranks, built.latents_made);  // from here on all entries are there
   prepared.captions_made = sum(ranks, built.texts_made);

@@ -15,6 +15,19 @@ bool finite(const std::vector<at::Tensor>& tensors) {
   return true;
 }
 
+/// What enters the epilogue, on its device; without gradients.
+Flow after_blocks(Model& model, const NamedTensors& inputs, const MemoryStack& memory, const PlacementPlan& plan) {
+  TORCH_CHECK(plan.blocks.size() == model.blocks().size(), "the plan is of another model");
+  const c10::DeviceGuard guard(plan.prologue);
+  Flow flow = model.prologue(moved(inputs, plan.prologue));
+  const Chain chain(model, flow, 0);
+  for (const Stage& stage : stages_of(plan)) {
+    const c10::DeviceGuard here(stage.device);
+    flow = run_blocks(chain, moved(std::move(flow), stage.device), stage.first, stage.end, memory, nullptr);
+  }
+  return flow;
+}
+
 }  // namespace
 
 Flow run_blocks(const Chain& chain, Flow flow, std::size_t first, std::size_t end, const MemoryStack& memory,
@@ -41,16 +54,18 @@ at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& 
 
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory, const PlacementPlan& plan) {
   const at::NoGradGuard no_grad;
-  TORCH_CHECK(plan.blocks.size() == model.blocks().size(), "the plan is of another model");
-  const c10::DeviceGuard guard(plan.prologue);
-  Flow flow = model.prologue(moved(inputs, plan.prologue));
-  const Chain chain(model, flow, 0);
-  for (const Stage& stage : stages_of(plan)) {
-    const c10::DeviceGuard here(stage.device);
-    flow = run_blocks(chain, moved(std::move(flow), stage.device), stage.first, stage.end, memory, nullptr);
-  }
+  const Flow flow = after_blocks(model, inputs, memory, plan);
   const c10::DeviceGuard last(plan.epilogue);
   return model.epilogue(flow);
+}
+
+at::Tensor loss_without_gradient(Model& model, const Objective& objective, const Example& example,
+                                 const MemoryStack& memory, const PlacementPlan& plan) {
+  const at::NoGradGuard no_grad;
+  const Example here{moved(example.inputs, plan.prologue), moved(example.targets, plan.epilogue), example.times};
+  const Flow flow = after_blocks(model, here.inputs, memory, plan);
+  const c10::DeviceGuard last(plan.epilogue);
+  return objective.loss(here, Prediction(model, flow));
 }
 
 std::string first_non_finite(Model& model, const Example& example, const MemoryStack& memory,

@@ -22,6 +22,11 @@ at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& 
 /// The same for a model on one device.
 at::Tensor predict(Model& model, const NamedTensors& inputs, const MemoryStack& memory);
 
+/// The loss of an example, of any device, along the stages, without gradients: what a training step would see; fp32
+/// scalar on the epilogue's device.
+at::Tensor loss_without_gradient(Model& model, const Objective& objective, const Example& example,
+                                 const MemoryStack& memory, const PlacementPlan& plan);
+
 /// Names the first part of the model whose output is not finite for this example ("block \"single.2\""), or "" when
 /// all of the forward is finite. Runs the forward again without gradients; randomness is keyed, so it is the same one.
 std::string first_non_finite(Model& model, const Example& example, const MemoryStack& memory,

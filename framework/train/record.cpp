@@ -18,7 +18,8 @@ metrics::LogGroups bytes_by_device(const PhaseBytes& phases, const std::vector<S
         phases.devices()[i].str(),
         std::vector<std::pair<std::string, int64_t>>{
             {"step", use.step}, {"kept", use.kept}, {"first_step", use.first_step}, {"later_steps", use.later_steps}});
-    for (const char* phase : {"cache", "load", "sample", "save"}) numbers.emplace_back(phase, phases.peak(phase, i));
+    for (const char* phase : {"cache", "load", "validate", "sample", "save"})
+      numbers.emplace_back(phase, phases.peak(phase, i));
   }
   return groups;
 }
@@ -43,7 +44,9 @@ Record::Record(const recipe::Recipe& recipe, metrics::Console& console)
       throughput_(std::chrono::steady_clock::now()) {}
 
 void Record::open(const std::filesystem::path& folder, int64_t steps_done) {
-  log_.emplace(folder / "log.jsonl", steps_done);
+  log_.emplace(folder / "log.jsonl",
+               steps_done > 0 ? steps_done : -1);  // what was before a run that is new is none of it
+  validations_ = read_validations(folder / "log.jsonl");
   if (recipe_.metrics.tensorboard) tensorboard_.emplace(folder / "tb", steps_done);
 }
 
@@ -59,18 +62,23 @@ void Record::step(const StepReport& report, const PhaseBytes& phases, const Step
   shown.memory = metrics::memory_use().resident;
   console_.step(shown);
   if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0)
-    try_to_write(report, bytes_by_device(phases, steps.uses()), shown.memory);
+    try_to_write(report.step, [&] { write(report, bytes_by_device(phases, steps.uses()), shown.memory); });
 }
 
-void Record::try_to_write(const StepReport& report, const metrics::LogGroups& bytes, int64_t memory) {
+void Record::validation(int64_t step, const ValidationLoss& result) {
+  validations_.push_back({step, result.loss});
+  try_to_write(step, [&] { write(step, result); });
+}
+
+void Record::try_to_write(int64_t step, const std::function<void()>& write) {
   try {
-    write(report, bytes, memory);
+    write();
     warned_ = false;
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::io) throw;
     if (std::exchange(warned_, true)) return;
     console_.clear();
-    log_warning("step " + std::to_string(report.step) + " is not in the log, training goes on: " + error.what());
+    log_warning("step " + std::to_string(step) + " is not in the log, training goes on: " + error.what());
   }
 }
 
@@ -90,6 +98,20 @@ void Record::write(const StepReport& report, const metrics::LogGroups& bytes, in
                                                                  {"grad_norm", report.grad_norm}}};
     tensorboard_->write(report.step, scalars);
   }
+}
+
+void Record::write(int64_t step, const ValidationLoss& result) {
+  if (log_) {
+    std::vector<metrics::LogField> fields{{"validation_loss", result.loss}, {"validation_losses", result.losses}};
+    if (!result.times.empty()) fields.emplace_back("validation_times", result.times);
+    log_->write(step, fields);
+  }
+  if (!tensorboard_) return;
+  std::vector<std::pair<std::string, double>> scalars{{"loss/validation", result.loss}};
+  const std::string of = " of " + std::to_string(result.losses.size());
+  for (std::size_t i = 0; i < result.losses.size(); ++i)
+    scalars.emplace_back("validation/timestep " + std::to_string(i + 1) + of, result.losses[i]);
+  tensorboard_->write(step, scalars);
 }
 
 }  // namespace trainer::train

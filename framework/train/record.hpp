@@ -10,9 +10,13 @@
 #include <train/planning/phase_bytes.hpp>
 #include <train/step_meter.hpp>
 #include <train/trainer.hpp>
+#include <train/validation/history.hpp>
+#include <train/validation/validation.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <vector>
 
 namespace trainer::train {
 
@@ -33,6 +37,11 @@ class Record {
   void begin();
   void step(const StepReport& report, const PhaseBytes& phases, const StepMeter& steps);
 
+  /// A row of its own, "validation_loss", and curves beside that of the training loss.
+  void validation(int64_t step, const ValidationLoss& result);
+  /// Of the run, those before a resume included; of the writer.
+  [[nodiscard]] const std::vector<ValidationPoint>& validations() const { return validations_; }
+
   [[nodiscard]] const metrics::SmoothedMean& loss() const { return loss_; }
   void set_loss(const metrics::SmoothedMean& loss) { loss_ = loss; }
   /// The smoothed loss early in this process's steps, and the step it is of; step 0 before one.
@@ -45,8 +54,9 @@ class Record {
 
  private:
   /// A disk that takes no row costs that row, not the run.
-  void try_to_write(const StepReport& report, const metrics::LogGroups& bytes, int64_t memory);
+  void try_to_write(int64_t step, const std::function<void()>& write);
   void write(const StepReport& report, const metrics::LogGroups& bytes, int64_t memory);
+  void write(int64_t step, const ValidationLoss& result);
 
   const recipe::Recipe& recipe_;
   metrics::Console& console_;
@@ -55,6 +65,7 @@ class Record {
   std::optional<metrics::LogFile> log_;
   std::optional<metrics::TensorBoardFile> tensorboard_;
   EarlyLoss early_loss_;
+  std::vector<ValidationPoint> validations_;
   bool warned_ = false;  ///< of rows that are not written now
 };
 

@@ -10,9 +10,7 @@
 #include <checkpoint/signals.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
-#include <train/artifacts/attestation.hpp>
 #include <train/artifacts/export.hpp>
-#include <train/artifacts/proof.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
 #include <train/planning/recipe_budget.hpp>
@@ -156,41 +154,6 @@ std::string Run::plan_text() {
   return text;
 }
 
-void Run::announce() const {
-  int64_t trained = 0;
-  for (const Parameter* parameter : loaded_.trained) trained += parameter->value().numel();
-  log_info(loaded_.model->describe());
-  if (loaded_.adapter)
-    log_info(loaded_.adapter->describe() + " on " + std::to_string(loaded_.adapted.size()) + " layers, " +
-             format_count(trained) + " trained parameters");
-  else
-    log_info("all " + format_count(trained) + " parameters are trained");
-  const std::string done = std::to_string(steps_done()), steps = std::to_string(recipe_.run.steps);
-  log_info(std::to_string(prepared_.pictures) + (recipe_.pictures() ? " pictures" : " texts") + ", batch " +
-           std::to_string(recipe_.train.batch_size) + ", " + steps + " steps" +
-           (ranks_.size() > 1 ? ", " + ranks_.describe() + " with " + std::to_string(assembly_.share().micro_batches) +
-                                    " x " + std::to_string(assembly_.share().micro_batch_size) + " samples of a step"
-                              : "") +
-           (steps_done() > 0 ? ", going on after step " + done : ""));
-  if (steps_done() >= recipe_.run.steps)
-    log_info("nothing to train: step " + done + " of " + steps +
-             " is done. To train longer raise run.steps; to start "
-             "anew choose another run.output");
-}
-
-void Run::note_attestation() const {
-  const Strangers strangers = strangers_of(recipe_, assembly_.loader(), assembly_.plan());
-  const bool known = attested(strangers);
-  if (!known) log_warning(attestation_warning(strangers, recipe_.file));
-  const fs::path file = folder_ / "run.json";
-  auto json = nlohmann::ordered_json::parse(read_file(file, 1 << 20, "run.json"));
-  const auto before = json;
-  json["strangers"] = describe(strangers);
-  json["attested"] = known;
-  json["proof"] = describe_stored_proof(folder_, proof_subject(recipe_, strangers, assembly_.plan()));
-  if (json != before) write_file_atomically(file, json.dump(1) + "\n");
-}
-
 std::optional<checkpoint::Loaded> Run::find_checkpoint() {
   std::optional<checkpoint::Loaded> found;
   if (ranks_.writer()) {  // alone, since looking renames what is damaged
@@ -283,6 +246,7 @@ int64_t Run::steps_done() const { return trainer_->steps_done(); }
 
 bool Run::train() {
   const recipe::Sample& sample = recipe_.sample;
+  if (steps_done() < recipe_.run.steps && is_validated(steps_done())) validate();
   if (steps_done() == 0 && sample.before) draw_samples("before");
   record_.begin();
   steps_.emplace(assembly_.devices(), loaded_.placement, loaded_.trained);
@@ -300,22 +264,6 @@ bool Run::train() {
   return false;
 }
 
-void Run::log_recompute() {
-  if (recompute_logged_) return;
-  recompute_logged_ = true;
-  console_.clear();
-  for (const auto& [type, r] : trainer_->recompute_state().reports) {
-    char text[256];
-    std::snprintf(text, sizeof text,
-                  "%lld of %lld heavy operations run again, %lld kept (%s a block), elided "
-                  "%.0f %% of the forward FLOPs",
-                  static_cast<long long>(r.recomputed_calls), static_cast<long long>(r.forward_calls),
-                  static_cast<long long>(r.kept_calls), format_bytes(static_cast<double>(r.kept_bytes)).c_str(),
-                  r.forward_flops > 0 ? 100.0 * r.elided_flops / r.forward_flops : 0.0);
-    log_info("recompute of \"" + type + "\" blocks: " + text);
-  }
-}
-
 bool Run::after_step(const StepReport& report) {
   steps_->end_step();
   record_.step(report, phases_, *steps_);
@@ -329,18 +277,27 @@ bool Run::after_step(const StepReport& report) {
   tested_.end_step();
   stop_ = ranks_.first(checkpoint::stop_signal());
   if (last) return true;
+  if (stop_.rank < 0) between_steps(step);
   const bool stopped = stop_.rank >= 0;
   if (stopped && tested_.may_save(trainer_->recompute_state(), ranks_)) return false;
   if (stopped) {
     console_.clear();
     log_info("stopping after one more step, in which what the recompute leaves out is tested again");
-  } else {
-    if (is_saved(step)) save_on_the_way();
-    if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
   }
   steps_->begin_step();
-  if (stopped || is_saved(step + 1)) tested_.test_next(trainer_->recompute_state());
+  // Of a validation, too, since a signal may come in it.
+  if (stopped || is_saved(step + 1) || is_validated(step + 1)) tested_.test_next(trainer_->recompute_state());
   return true;
+}
+
+void Run::between_steps(int64_t step) {
+  if (is_saved(step)) save_on_the_way();
+  if (is_validated(step)) {
+    validate();
+    stop_ = ranks_.first(checkpoint::stop_signal());  // so that the run goes on here, and measures again
+    if (stop_.rank >= 0) return;
+  }
+  if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
 }
 
 void Run::tell(const std::string& profile) {
@@ -351,6 +308,34 @@ void Run::tell(const std::string& profile) {
 
 bool Run::is_saved(int64_t step) const {
   return step >= recipe_.run.steps || (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0);
+}
+
+bool Run::is_validated(int64_t step) const {
+  const int64_t every = recipe_.validation.every;
+  return prepared_.validation && (step == 0 || step >= recipe_.run.steps || (every > 0 && step % every == 0));
+}
+
+void Run::validate() {
+  // Saved first, so that a run that is ended meanwhile measures when it goes on.
+  if (!ranks_.from_writer(holds_step(record_.validations(), steps_done()) ? "measured" : "").empty()) return;
+  const distributed::LongWork work(ranks_, "validating", distributed::LongWork::When::all_live);
+  console_.clear();
+  const Averaged averaged(ema_);
+  ValidationParts parts{*loaded_.model, *objective_, loaded_.memory, loaded_.placement, *prepared_.validation};
+  parts.timesteps = recipe_.validation.timesteps;
+  parts.seed = static_cast<uint64_t>(recipe_.validation.seed);
+  parts.plugins = recipe_.model.kind + "\" with \"" + recipe_.objective.kind;
+  const std::string step = "step " + std::to_string(steps_done());
+  ValidationWatch watch;
+  watch.progress = [&](int64_t done, int64_t total) { console_.phase(done, total, "validation, " + step); };
+  watch.stop = [] { return checkpoint::stop_signal() != 0; };
+  watch.warn = [&](const std::string& problem) { warn("no validation at " + step + ": " + problem); };
+  const auto result = phases_.during("validate", [&] { return train::validate(parts, ranks_, watch); });
+  if (!result || !ranks_.writer()) return;
+  for (const std::string& file : result->bad) warn("the validation loss of " + file + " at " + step + " is not finite");
+  record_.validation(steps_done(), *result);
+  console_.clear();
+  log_info("validation loss at " + step + ": " + std::to_string(result->loss));
 }
 
 void Run::save_on_the_way() {
@@ -449,6 +434,7 @@ void Run::export_weights() {
 
 void Run::finish() {
   save_checkpoint(Save::at_the_end);
+  if (is_validated(steps_done())) validate();
   if (!ranks_.writer()) return;
   places_->release_reserve();  // room for the export, too
   if (attempts_) attempts_->ended_well();
@@ -462,32 +448,6 @@ void Run::finish() {
   else if (recipe_.sample.after)
     draw_samples("after");
   print_results();
-}
-
-void Run::print_results() const {
-  const metrics::MemoryUse memory = metrics::memory_use();
-  const metrics::LogGroups bytes = bytes_by_device(phases_, steps_ ? steps_->uses() : std::vector<StepUse>());
-  if (request_.json) {
-    std::printf("%s\n", nlohmann::ordered_json{{"steps", steps_done()},
-                                               {"loss", record_.loss().value()},
-                                               {"lora", last_export_.string()},
-                                               {"samples", last_grid_.string()},
-                                               {"checkpoint", last_checkpoint_.string()},
-                                               {"peak_memory", memory.peak},
-                                               {"bytes", metrics::to_json(bytes)}}
-                            .dump(2)
-                            .c_str());
-    return;
-  }
-  if (const Record::EarlyLoss early = record_.early_loss(); early.step > 0)
-    std::printf("loss        %.4f (step %lld) -> %.4f, both smoothed\n", early.value,
-                static_cast<long long>(early.step), record_.loss().value());
-  std::printf("%-11s %s\n", loaded_.adapter ? "LoRA" : "model", last_export_.c_str());
-  if (!last_grid_.empty()) std::printf("samples     %s\n", last_grid_.c_str());
-  std::printf("checkpoint  %s\nlog         %s\n", last_checkpoint_.c_str(), (folder_ / "log.jsonl").c_str());
-  if (record_.on_tensorboard()) std::printf("TensorBoard %s\n", (folder_ / "tb").c_str());
-  std::printf("peak memory %s\n", format_bytes(static_cast<double>(memory.peak)).c_str());
-  for (const auto& [device, numbers] : bytes) std::printf("%-11s %s\n", device.c_str(), in_words(numbers).c_str());
 }
 
 }  // namespace trainer::train

@@ -58,7 +58,13 @@ class Run {
   /// What made the state; compared on resume.
   [[nodiscard]] std::map<std::string, std::string> fingerprints() const;
   bool after_step(const StepReport& report);
+  /// What the recipe wants after this step; may set `stop_`.
+  void between_steps(int64_t step);
   void log_recompute();
+  /// Whether the recipe wants the validation loss after this step; the same on all ranks.
+  [[nodiscard]] bool is_validated(int64_t step) const;
+  /// Measures it, unless the log has it already. Collective.
+  void validate();
   void draw_samples(const std::string& title);
   /// Shows what the profiler has to say, if anything.
   void tell(const std::string& profile);

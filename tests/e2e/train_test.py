@@ -83,7 +83,7 @@ class Outputs(RunCase):
         self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
         fields = ["step", "loss", "loss_smoothed", "lr", "grad_norm", "seconds", "memory", "bytes"]
         self.assertEqual(list(lines[0]), fields)
-        numbers = ["step", "kept", "first_step", "later_steps", "cache", "load", "sample", "save"]
+        numbers = ["step", "kept", "first_step", "later_steps", "cache", "load", "validate", "sample", "save"]
         for line in lines:
             self.assertEqual([(device, list(bytes)) for device, bytes in line["bytes"].items()], [("cpu", numbers)])
         first, last = (lines[i]["bytes"]["cpu"] for i in (0, -1))

@@ -62,6 +62,8 @@ bool harmless(const std::string& key) {
   static constexpr std::array kPaths{".path", ".tokenizer", ".folder", ".metadata"};
   if (std::any_of(kPaths.begin(), kPaths.end(), [&](const char* end) { return key.ends_with(end); })) return true;
   static constexpr std::array kPrefixes{"sample",
+                                        "validation.every",
+                                        "validation.timesteps",
                                         "checkpoint",
                                         "metrics",
                                         "distributed",

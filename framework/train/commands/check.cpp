@@ -4,7 +4,7 @@
 #include <base/units.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/run_lock.hpp>
-#include <data/source.hpp>
+#include <data/holdout.hpp>
 #include <distributed/environment.hpp>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
@@ -223,6 +223,18 @@ std::string check_free_memory(const Request& request, const distributed::Place& 
          format_bytes(static_cast<double>(available)) + " free";
 }
 
+std::string check_validation(const recipe::Recipe& recipe, const data::Dataset& dataset) {
+  const data::Holdout holdout = data::hold_out(dataset, recipe);
+  const std::size_t held = data::part_of(dataset, holdout, true).samples.size();
+  const recipe::Validation& asked = recipe.validation;
+  std::string text = std::to_string(held) + " of " + std::to_string(dataset.samples.size()) +
+                     (recipe.pictures() ? " pictures" : " texts") + " held out, " + std::to_string(asked.timesteps) +
+                     " timesteps each, before and after training" +
+                     (asked.every > 0 ? " and every " + std::to_string(asked.every) + " steps" : "");
+  for (const std::string& note : holdout.notes) text += "; " + note;
+  return text;
+}
+
 std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
   for (const int64_t side : recipe.sample.size)
     if (side % factor != 0)
@@ -268,6 +280,8 @@ int command_check(const Request& request) {
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
   findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
   std::optional<BatchShape> shape;
+  if (recipe.validates() && !dataset.samples.empty())
+    findings.part("validation", [&] { return check_validation(recipe, dataset); });
   const bool planned = !dataset.samples.empty() && findings.part("memory", [&] {
     shape = foretold_shape(assembly, largest_of(recipe, factor), factor);
     return check_memory(assembly, shape);

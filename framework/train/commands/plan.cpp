@@ -76,6 +76,17 @@ Json json_of(const StepTime& time) {
   return json;
 }
 
+Json json_of(const ValidationPlan& validation) {
+  Json json{{"samples", nullptr},
+            {"timesteps", validation.timesteps},
+            {"times", validation.times},
+            {"flops", validation.flops},
+            {"seconds", nullptr}};
+  if (validation.samples) json["samples"] = *validation.samples;
+  if (validation.seconds) json["seconds"] = *validation.seconds;
+  return json;
+}
+
 Json json_of(const RankPlan& rank) {
   return {{"ranks", rank.ranks},
           {"micro_batch_size", rank.share.micro_batch_size},
@@ -104,6 +115,7 @@ void print_json(const Plan& plan) {
             {"devices", Json::array()},   {"phases", Json::array()},
             {"blocks", Json::array()},    {"step", json_of(plan.time)},
             {"rank", json_of(plan.rank)}, {"ram", plan.ram() ? Json(*plan.ram()) : Json()}};
+  json["validation"] = plan.validation ? json_of(*plan.validation) : Json();
   for (const DevicePlan& device : plan.devices) json["devices"].push_back(json_of(device));
   for (const PhasePlan& phase : plan.phases) json["phases"].push_back(json_of(phase, plan));
   for (const Group& group : grouped(plan.blocks)) json["blocks"].push_back(json_of(group));
@@ -177,6 +189,17 @@ void print_ranks(const RankPlan& rank) {
       text_of(rank.sent()).c_str());
 }
 
+void print_validation(const Plan& plan) {
+  if (!plan.validation) return;
+  const ValidationPlan& validation = *plan.validation;
+  const std::string samples = validation.samples ? std::to_string(*validation.samples) : "an unknown number of";
+  char seconds[32] = "";
+  if (validation.seconds) std::snprintf(seconds, sizeof seconds, " (%.3g s)", *validation.seconds);
+  std::printf("a validation: %s samples at %lld timesteps each, %s a time%s; %lld times in the run\n", samples.c_str(),
+              static_cast<long long>(validation.timesteps), format_flops(validation.flops).c_str(), seconds,
+              static_cast<long long>(validation.times));
+}
+
 void print_blocks(const Plan& plan) {
   std::printf("\nblocks               kept each  backward peak     forward  recomputed    backward (each)\n");
   for (const Group& group : grouped(plan.blocks)) {
@@ -192,6 +215,7 @@ void print_text(const Plan& plan) {
   std::printf("%s\n%s\n", plan.model.c_str(), plan.batch.c_str());
   print_devices(plan);
   print_time(plan);
+  print_validation(plan);
   print_ranks(plan.rank);
   print_blocks(plan);
   std::printf("\n");

@@ -103,7 +103,7 @@ int command_cache(const Request& asked) {
   if (!ranks.writer()) return static_cast<int>(ExitCode::done);
   for (const std::string& note : prepared.notes) log_info(note);
   if (request.json)
-    std::printf("%s\n", nlohmann::ordered_json{{"pictures", prepared.pictures},
+    std::printf("%s\n", nlohmann::ordered_json{{"pictures", prepared.pictures + prepared.held_out},
                                                {"latents_made", prepared.latents_made},
                                                {"captions_made", prepared.captions_made},
                                                {"folder", folder}}
@@ -111,7 +111,7 @@ int command_cache(const Request& asked) {
                             .c_str());
   else
     std::printf("%zu pictures; made %lld latents and %lld text embeddings, the rest was cached in %s\n",
-                prepared.pictures, static_cast<long long>(prepared.latents_made),
+                prepared.pictures + prepared.held_out, static_cast<long long>(prepared.latents_made),
                 static_cast<long long>(prepared.captions_made), folder.c_str());
   return static_cast<int>(ExitCode::done);
 }

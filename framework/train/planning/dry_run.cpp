@@ -5,6 +5,7 @@
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
 #include <train/chain.hpp>
+#include <train/forward.hpp>
 #include <train/planning/dry_run.hpp>
 #include <train/trainer.hpp>
 
@@ -255,6 +256,18 @@ DryStep dry_step(const DryParts& parts) {
   return planner::on_shapes("the training step", [&] {
     std::vector<int64_t> left;
     return repeats(parts) ? count_first(parts) : count_step(parts, left);
+  });
+}
+
+double dry_loss(const DryParts& parts) {
+  return planner::on_shapes("the validation", [&] {
+    const at::NoGradGuard no_grad;
+    const c10::DeviceGuard guard(parts.data);
+    DryBatches batches(parts);
+    const FlopCounter flops;
+    const Example example = parts.objective.prepare(batches.batch(0, 0), parts.model, DryRandom(parts.data));
+    static_cast<void>(loss_without_gradient(parts.model, parts.objective, example, parts.memory, parts.placement));
+    return flops.flops();
   });
 }
 

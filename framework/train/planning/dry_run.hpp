@@ -72,6 +72,10 @@ struct BlockPlan {
 /// objective or a strategy needs values or an operator without a shape kernel.
 DryStep dry_step(const DryParts& parts);
 
+/// The loss of one micro-batch without gradients, as validations and nothing else need it: its floating-point
+/// operations. Throws as `dry_step`.
+double dry_loss(const DryParts& parts);
+
 /// Every block as the first micro-batch runs it, in order. Blocks that cost the same are run once.
 std::vector<BlockPlan> dry_blocks(const DryParts& parts);
 

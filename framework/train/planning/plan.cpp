@@ -54,6 +54,7 @@ class Planner {
     plan_training(plan);
     PhasePlan train{"train", std::vector<int64_t>(plan.memories.size()), load.host, {}};
     for (std::size_t i = 0; i < plan.devices.size(); ++i) (*train.bytes)[i] = plan.devices[i].total();
+    PhasePlan validate = recipe_.validates() ? plan_validation(plan) : PhasePlan{};
     PhasePlan sample = plan_samples(plan.devices);
     if (load.bytes) load.bytes->front() += data_.prompts;
     // Parameters are written from where they are, one at a time by way of the host; an export copies them, scaled.
@@ -62,12 +63,13 @@ class Planner {
       (*save.bytes)[i] = plan.devices[i].resident() + trained_bytes(i);
     (*save.bytes)[plan.host] += largest_trained_elsewhere(plan.host);
     if (plan.host >= plan.devices.size()) {  // else it is in the device's own numbers
-      for (PhasePlan* phase : {&train, &sample, &save})
+      for (PhasePlan* phase : {&train, &validate, &sample, &save})
         if (phase->bytes) (*phase->bytes)[plan.host] += data_.cached;
       (*train.bytes)[plan.host] += batch_bytes_;
     }
     plan.model = loaded_.model->describe();
     plan.phases = {std::move(cache), std::move(load), std::move(train), std::move(sample), std::move(save)};
+    if (recipe_.validates()) plan.phases.insert(plan.phases.begin() + 3, std::move(validate));
     plan.program = metrics::memory_use().resident;
     return plan;
   }
@@ -208,9 +210,10 @@ class Planner {
     const PhasePlan pictures = phase("cache", [&] {
       const at::NoGradGuard no_grad;
       const c10::DeviceGuard guard(autoencoder_device());
-      const data::Bucket bucket = largest_of(recipe_, factor_);
-      static_cast<void>(assembly_.autoencoder()->encode(
-          shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat, autoencoder_device())));
+      for (const Of of : {Of::trained, Of::held_out})
+        if (const data::Bucket bucket = largest_of(recipe_, factor_, of); bucket.width > 0)
+          static_cast<void>(assembly_.autoencoder()->encode(
+              shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat, autoencoder_device())));
       return std::string();
     });
     if (!text.bytes || !pictures.bytes) {
@@ -222,6 +225,40 @@ class Planner {
       (*text.bytes)[i] = std::max((*text.bytes)[i], (*pictures.bytes)[i]);
     text.host = std::max(text.host, pictures.host);
     return text;
+  }
+
+  /// One sample after the other, without gradients. With averaged weights these change places with the trained ones.
+  PhasePlan plan_validation(Plan& plan) {
+    const auto objective = assembly_.objective();
+    Plan ignored;
+    DryParts parts = dry_parts(*objective, ignored);
+    parts.batch.samples = 1;
+    const data::Bucket bucket = largest_of(recipe_, factor_, Of::held_out);
+    if (!parts.batch.latents.empty() && bucket.width > 0)
+      parts.batch.latents[2] = bucket.height / factor_, parts.batch.latents[3] = bucket.width / factor_;
+    const recipe::Validation& asked = recipe_.validation;
+    ValidationPlan validation{held_out_files(recipe_), asked.timesteps, 2};
+    if (asked.every > 0) validation.times += (recipe_.run.steps - 1) / asked.every;
+    PhasePlan phase_plan = phase("validate", [&] {
+      validation.flops = dry_loss(parts);
+      return std::string();
+    });
+    if (!phase_plan.bytes) return phase_plan;
+    for (std::size_t i = 0; i < plan.devices.size(); ++i) (*phase_plan.bytes)[i] += plan.devices[i].resident();
+    if (validation.samples && !speeds_.empty())
+      validation.seconds =
+          seconds_for(validation.flops, plan) * static_cast<double>(*validation.samples * validation.timesteps);
+    plan.validation = validation;
+    return phase_plan;
+  }
+
+  /// Of work that the devices share as they share a step, one after the other.
+  [[nodiscard]] double seconds_for(double flops, const Plan& plan) const {
+    double all = 0, seconds = 0;
+    for (const DevicePlan& device : plan.devices) all += device.flops;
+    for (std::size_t i = 0; i < plan.devices.size() && all > 0; ++i)
+      seconds += flops * plan.devices[i].flops / all / speeds_[std::min(i, speeds_.size() - 1)];
+    return seconds;
   }
 
   /// Drawing: the model without gradients, then the autoencoder beside it.

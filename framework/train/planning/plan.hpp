@@ -55,6 +55,15 @@ struct RankPlan {
   [[nodiscard]] int64_t sent() const { return 2 * (reduced - reduced / ranks); }
 };
 
+/// One validation, and how many there are.
+struct ValidationPlan {
+  std::optional<int64_t> samples;   ///< nullopt: a data folder is not there
+  int64_t timesteps = 0;            ///< for each sample
+  int64_t times = 0;                ///< in the run
+  double flops = 0;                 ///< of one sample at one timestep
+  std::optional<double> seconds{};  ///< of a validation, by one process, when samples and speeds are known
+};
+
 struct Plan {
   std::string model, batch;           ///< one line each
   std::vector<DevicePlan> devices;    ///< in the order of placement.devices
@@ -63,8 +72,9 @@ struct Plan {
   std::vector<PhasePlan> phases;
   std::vector<BlockPlan> blocks;
   StepTime time;
-  RankPlan rank;        ///< the one that all else is about
-  int64_t program = 0;  ///< RAM of this process with LibTorch opened, in bytes
+  std::optional<ValidationPlan> validation{};  ///< where the recipe holds samples out, and they can run on shapes
+  RankPlan rank;                               ///< the one that all else is about
+  int64_t program = 0;                         ///< RAM of this process with LibTorch opened, in bytes
   /// RAM at its highest: the program, and tensors of the phase that holds most; nullopt when a phase is not known.
   [[nodiscard]] std::optional<int64_t> ram() const;
 };

@@ -101,10 +101,12 @@ BatchShape batch_shape(BatchSource& batches, const data::Bucket& largest, int64_
   return shape;
 }
 
-data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor) {
+data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor, Of of) {
   data::Bucket largest;
   if (!recipe.pictures()) return largest;
   for (const recipe::Data& source : recipe.data) {
+    const bool some_held = source.validation || recipe.validation.fraction > 0;
+    if (of == Of::trained ? source.validation : !some_held) continue;
     const data::BucketGrid grid({source.resolution, factor, source.max_aspect});
     for (const data::Bucket& bucket : grid.buckets())
       if (bucket.width * bucket.height > largest.width * largest.height) largest = bucket;

@@ -19,7 +19,8 @@ BatchShape batch_shape(BatchSource& batches, const data::Bucket& largest, int64_
 std::optional<BatchShape> foretold_shape(Assembly& assembly, const data::Bucket& largest, int64_t factor);
 /// The largest size that pictures of the recipe can get, 0 x 0 without pictures. Every forecast takes it, whatever
 /// sizes the pictures of today have: the numbers are the same before and after they are looked at.
-data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor);
+enum class Of { trained, held_out };
+data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor, Of of = Of::trained);
 
 /// Pixels along a side of a latent cell. While the autoencoder's files are missing, the usual number, said in `notes`.
 /// 1 for recipes without pictures.

@@ -4,6 +4,7 @@
 #include <train/planning/run_data.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 namespace trainer::train {
@@ -17,21 +18,41 @@ bool is_text(const recipe::Data& source, const fs::path& file) {
                      [&](const std::string& ending) { return name.ends_with(ending); });
 }
 
+/// That may be samples of it.
+std::optional<int64_t> files_in(const recipe::Data& source, bool pictures) {
+  int64_t count = 0;
+  std::error_code error;
+  fs::recursive_directory_iterator entries(source.folder, error);
+  if (error) return std::nullopt;
+  for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
+    if (!source.recursive && entries->is_directory(error)) entries.disable_recursion_pending();
+    if (entries->is_regular_file(error) && is_text(source, entries->path()) != pictures) ++count;
+  }
+  if (error) return std::nullopt;
+  return count;
+}
+
 }  // namespace
 
 std::optional<int64_t> files_of(const recipe::Recipe& recipe) {
   int64_t count = 0;
   for (const recipe::Data& source : recipe.data) {
-    std::error_code error;
-    fs::recursive_directory_iterator entries(source.folder, error);
-    if (error) return std::nullopt;
-    for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
-      if (!source.recursive && entries->is_directory(error)) entries.disable_recursion_pending();
-      if (entries->is_regular_file(error) && is_text(source, entries->path()) != recipe.pictures()) ++count;
-    }
-    if (error) return std::nullopt;
+    const std::optional<int64_t> files = files_in(source, recipe.pictures());
+    if (!files) return std::nullopt;
+    count += *files;
   }
   return count;
+}
+
+std::optional<int64_t> held_out_files(const recipe::Recipe& recipe) {
+  int64_t held = 0, others = 0;
+  for (const recipe::Data& source : recipe.data) {
+    const std::optional<int64_t> files = files_in(source, recipe.pictures());
+    if (!files) return std::nullopt;
+    (source.validation ? held : others) += *files;
+  }
+  if (recipe.validation.fraction == 0) return held;
+  return held + std::max<int64_t>(std::llround(recipe.validation.fraction * static_cast<double>(others)), 1);
 }
 
 int64_t texts_of(const recipe::Recipe& recipe, std::optional<int64_t> files) {

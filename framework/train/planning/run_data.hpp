@@ -13,6 +13,9 @@ namespace trainer::train {
 /// there. A metadata file that names one picture with several captions is not looked into.
 std::optional<int64_t> files_of(const recipe::Recipe& recipe);
 
+/// Samples that are held out for validation, as many as the folders seem to hold; nullopt: a folder is not there.
+std::optional<int64_t> held_out_files(const recipe::Recipe& recipe);
+
 /// Texts that are encoded in one call of the encoder at most, and in all at most: captions, the empty one, prompts.
 int64_t texts_of(const recipe::Recipe& recipe, std::optional<int64_t> files);
 

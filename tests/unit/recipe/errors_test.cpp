@@ -237,6 +237,16 @@ TEST_F(RecipeTest, WrongBases) {
   }
 }
 
+TEST_F(RecipeTest, ValidationHasSomethingToBeAbout) {
+  write("recipe.toml", std::string(kMinimal) + "\n[validation]\nevery = 5\n");
+  EXPECT_NE(message_of("recipe.toml").find("validation.every: no samples are held out; set validation.fraction"),
+            std::string::npos);
+  EXPECT_EQ(message_of("recipe.toml", {"validation.fraction=0.1"}), "no error");
+  EXPECT_EQ(message_of("recipe.toml", {"validation.fraction=0"}), "no error") << "switched off";
+  EXPECT_NE(message_of("recipe.toml", {"data.0.validation=true"}).find("data: every source has validation = true"),
+            std::string::npos);
+}
+
 TEST_F(RecipeTest, MissingFiles) {
   EXPECT_EQ(message_of("nope.toml", {}, false, ExitCode::not_found),
             "cannot open recipe nope.toml: No such file or directory");

@@ -95,6 +95,10 @@ TEST_F(WriteTest, NoGivenValueIsReplacedByADefault) {
       if (key == "adapter.path") overrides.insert(overrides.begin(), "adapter.init=\"file\"");
       if (key == "adapter.init" && value == "\"file\"")
         overrides.insert(overrides.begin(), "adapter.path=\"/some/lora\"");
+      // Alone it would leave nothing to train on.
+      if (key == "data.0.validation") write("recipe.toml", std::string(kMinimal) + "\n[[data]]\nfolder = \"more\"\n");
+      if (key.starts_with("validation.") && key != "validation.fraction")
+        overrides.insert(overrides.begin(), "validation.fraction=0.5");
       if (key.starts_with("data.0.metadata") && value.find(".csv") == std::string::npos) continue;
       const Recipe recipe = load(std::string("recipe.toml"), overrides, components, {.paths_must_exist = false});
       const auto flat = flatten(recipe);
