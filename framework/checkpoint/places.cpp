@@ -118,7 +118,7 @@ void Places::note(const fs::path& saved, int64_t step, const Note& note) const {
   }
 }
 
-void Places::rotate(int64_t keep) {
+void Places::rotate(const Keep& keep) {
   own_.rotate(keep);
   if (fallback_) fallback_->rotate(keep);
 }

@@ -44,7 +44,7 @@ class Places {
                              const Patience& patience, const Note& note);
 
   /// As Store::rotate, in each place.
-  void rotate(int64_t keep);
+  void rotate(const Keep& keep);
 
  private:
   std::optional<Loaded> newest_of_fallback(std::vector<std::string>& notes);

@@ -58,6 +58,16 @@ void move(const fs::path& from, const fs::path& to) {
     throw Error(ExitCode::io, "cannot rename " + from.string() + " to " + to.string() + ": " + std::strerror(errno));
 }
 
+/// Whether a checkpoint is whole to the last byte.
+bool reads_back(const fs::path& folder) {
+  try {
+    verify_folder(folder);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// A deletion that a crash cannot turn into half a checkpoint: out of sight first.
 void discard(const fs::path& folder) {
   const fs::path trash = folder.parent_path() / (".trash-" + folder.filename().string());
@@ -116,13 +126,16 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
 
 std::vector<int64_t> Store::steps() const { return steps_in(root_); }
 
-void Store::rotate(int64_t keep) {
-  if (keep <= 0) return;
+void Store::rotate(const Keep& keep) {
+  if (keep.newest <= 0) return;
   std::vector<int64_t> all = steps();
   // One that is damaged protects nothing, so it does not count.
-  for (int64_t whole = 0; !all.empty() && whole < keep; all.pop_back())
-    if (looks_whole(folder_of(all.back()))) ++whole;
-  for (const int64_t step : all) discard(folder_of(step));
+  for (int64_t whole = 0; !all.empty() && whole < keep.newest; all.pop_back())
+    if (keep.newest == 1 ? reads_back(folder_of(all.back())) : looks_whole(folder_of(all.back()))) ++whole;
+  for (const int64_t step : all) {
+    const bool regular = keep.every > 0 && step % keep.every == 0;
+    if (!regular && !fs::exists(fs::symlink_status(folder_of(step) / kPinName))) discard(folder_of(step));
+  }
 }
 
 std::optional<Loaded> Store::newest(std::vector<std::string>& notes) {

@@ -26,6 +26,14 @@ struct Loaded {
   std::filesystem::path folder;
 };
 
+/// Which checkpoints stay.
+struct Keep {
+  int64_t newest = 0;  ///< so many of the newest that look whole; 0: all. A single one is read back before others go
+  int64_t every = 0;   ///< those whose step it divides, for good; 0: none
+};
+/// A checkpoint in whose folder lies a file of this name stays for good; users put it there.
+inline constexpr const char* kPinName = "KEEP";
+
 class Store {
  public:
   /// `run_id` marks what this run writes. Creates RUN/ckpt and removes what a crash left behind. `may_commit`, if any,
@@ -37,9 +45,8 @@ class Store {
   /// tensor holds NaN or infinity: such a state is never committed.
   std::filesystem::path save(int64_t step, const Content& content, std::map<std::string, std::string> fingerprints);
 
-  /// Deletes what is older than the newest `keep` checkpoints that look whole (0: nothing). Call after a successful
-  /// save.
-  void rotate(int64_t keep);
+  /// Deletes what `keep` does not keep. Call after a successful save.
+  void rotate(const Keep& keep);
 
   /// The newest checkpoint that is whole. A damaged one is renamed to "<name>.bad-<code>" and reported in `notes`, and
   /// the next older is tried. Throws Error (not_found) when checkpoints exist but none is whole: never a silent

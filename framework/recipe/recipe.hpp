@@ -105,6 +105,7 @@ struct Validation {
 struct Checkpoint {
   int64_t every = 250;            ///< 0: only at the end
   int64_t keep = 3;               ///< 0: all
+  int64_t keep_every = 0;         ///< 0: none
   int64_t final_save_wait = 600;  ///< seconds
   std::string fallback;           ///< folder for what run.output takes no more; empty: none
   bool reserve = false;           ///< keep room on the disk for the last save

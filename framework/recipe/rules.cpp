@@ -26,6 +26,7 @@ class Rules {
     check_schedule();
     check_fused_backward();
     check_memory();
+    check_checkpoint();
     check_devices();
     check_data();
     check_validation();
@@ -85,6 +86,20 @@ class Rules {
     problems_.add(at("optimizer", "schedule.warmup_steps"),
                   "optimizer.schedule.warmup_steps: " + std::to_string(warmup) + " is more than the " +
                       std::to_string(recipe_.run.steps) + " of run.steps: lr would never be reached");
+  }
+
+  void check_checkpoint() {
+    const Checkpoint& checkpoint = recipe_.checkpoint;
+    for (const char* key : {"every", "keep", "keep_every"})
+      if (given("checkpoint", key) && problems_.has(at("checkpoint", key))) return;
+    if (checkpoint.keep_every == 0) return;
+    const SourcePosition position = at("checkpoint", "keep_every");
+    if (checkpoint.keep == 0)
+      problems_.add(position, "checkpoint.keep_every: checkpoint.keep = 0 keeps all; leave out one of the two");
+    else if (checkpoint.every == 0 || checkpoint.keep_every % checkpoint.every != 0)
+      problems_.add(position, "checkpoint.keep_every: " + std::to_string(checkpoint.keep_every) +
+                                  " is no multiple of checkpoint.every " + std::to_string(checkpoint.every) +
+                                  ": there would be no checkpoint of most of its steps");
   }
 
   void check_fused_backward() {

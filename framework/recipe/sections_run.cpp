@@ -30,8 +30,18 @@ const std::vector<Field<Checkpoint>>& checkpoint_fields() {
              .unit = "steps",
              .help = "Steps between checkpoints (exact resume) and exports; 0: only at the end. The "
                      "last step is always saved."}),
-      field(&Checkpoint::keep,
-            {.key = "keep", .min = 0, .help = "How many of the newest checkpoints stay on disk; 0: all."}),
+      field(
+          &Checkpoint::keep,
+          {.key = "keep",
+           .min = 0,
+           .help = "How many of the newest checkpoints stay on disk; 0: all. One in whose folder you put a file named "
+                   "KEEP stays besides."}),
+      field(&Checkpoint::keep_every,
+            {.key = "keep_every",
+             .min = 0,
+             .unit = "steps",
+             .help = "Steps between checkpoints that stay for good besides the newest, a multiple of checkpoint.every; "
+                     "0: none."}),
       field(
           &Checkpoint::final_save_wait,
           {.key = "final_save_wait",

@@ -409,7 +409,7 @@ void Run::save_checkpoint(Save when) {
                 error.code());
   }
   try {
-    places_->rotate(recipe_.checkpoint.keep);
+    places_->rotate({recipe_.checkpoint.keep, recipe_.checkpoint.keep_every});
   } catch (const Error& error) {  // too many checkpoints are no reason to end a run
     warn(std::string("older checkpoints stay: ") + error.what());
   }

@@ -50,11 +50,11 @@ void prepare(const fs::path& run) {
   for (const int64_t step : {1, 2}) store.save(step, state_of(step), {});
 }
 
-void save_third(const fs::path& run, const std::function<void()>& committed) {
+void save_third(const fs::path& run, const std::function<void()>& committed, const checkpoint::Keep& keep) {
   checkpoint::Store store(run, "run");
   store.save(3, state_of(3), {{"data", "abc"}});
   committed();
-  store.rotate(2);
+  store.rotate(keep);
 }
 
 void save_first(const fs::path& scratch, const std::function<void()>& committed) {
@@ -96,7 +96,7 @@ void judge(const fs::path& run, int64_t committed, const std::string& name, Verd
         note(verdict.unusable, left + " was left behind");
     if (found) compare(*found);
     store.save(9, state_of(9), {});
-    store.rotate(2);
+    store.rotate({2});
     if (store.newest(notes)->manifest.step != 9) note(verdict.unusable, "the next save is not the newest");
   } catch (const std::exception& error) {
     note(verdict.unrecoverable, error.what());

@@ -31,8 +31,10 @@ checkpoint::Content state_of(int64_t step);
 
 /// Saves steps 1 and 2 into `run`.
 void prepare(const std::filesystem::path& run);
-/// What is tested: step 3 is saved, then all but the newest two are deleted. Calls `committed` when save returned.
-void save_third(const std::filesystem::path& run, const std::function<void()>& committed);
+/// What is tested: step 3 is saved, then all but the newest two (or `keep`) are deleted. Calls `committed` when save
+/// returned.
+void save_third(const std::filesystem::path& run, const std::function<void()>& committed,
+                const checkpoint::Keep& keep = {.newest = 2});
 
 /// The start of a run whose folder is not there, below `scratch`, and its first save, of step 1.
 inline constexpr const char* kNewRun = "results/new";

@@ -1,10 +1,12 @@
 /// @file The machine dies after any file operation of a save, with un-synced changes there, missing or torn; and again
 /// while the next start cleans up.
 #include <gtest/gtest.h>
+#include <checkpoint/recovery.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 
 #include "campaign.hpp"
 #include "crash_states.hpp"
@@ -21,10 +23,11 @@ struct Recorded {
   std::size_t committed = 0;
 };
 
-Recorded record(const fs::path& run) {
+Recorded record(const fs::path& run, const checkpoint::Keep& keep = {.newest = 2}) {
   Recorded recorded;
   const Journal journal(run);
-  save_third(run, [&] { recorded.committed = journal.operations().size(); });
+  save_third(
+      run, [&] { recorded.committed = journal.operations().size(); }, keep);
   recorded.operations = journal.operations();
   return recorded;
 }
@@ -135,6 +138,28 @@ TEST(Crash, AfterEveryOperationOfAFirstSave) {
     disk.apply(recorded.operations[done]);
   }
   expect_none("crashes during a first save", verdict);
+}
+
+/// With keep = 1 there is least to fall back on; and what is pinned is there at every moment.
+TEST(Crash, AfterEveryOperationOfASaveThatKeepsOne) {
+  Scratch scratch, after;
+  prepare(scratch.fresh());
+  const fs::path pinned = fs::path("ckpt") / "step-0000000001", run = scratch.path() / "run";
+  std::ofstream(run / pinned / checkpoint::kPinName) << "before the new pictures";
+  Disk disk(run);
+  const Recorded recorded = record(run, {.newest = 1});
+  EXPECT_EQ(checkpoint::steps_in(run / "ckpt"), (std::vector<int64_t>{1, 3}));
+  Verdict verdict;
+  for (std::size_t done = 0;; ++done) {
+    for (const Loss& loss : losses(8)) {
+      disk.crash_into(after.fresh(), loss);
+      judge(after.path() / "run", committed_at(recorded, done), name_of(recorded, done, loss), verdict);
+      EXPECT_NO_THROW(checkpoint::verify_folder(after.path() / "run" / pinned)) << name_of(recorded, done, loss);
+    }
+    if (done == recorded.operations.size()) break;
+    disk.apply(recorded.operations[done]);
+  }
+  expect_none("crashes during a save that keeps one", verdict);
 }
 
 /// A killed process leaves folders that the next one sees and the disk may not have: what the next one saves counts.

@@ -66,9 +66,10 @@ DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::
     need.result += parameter->value().nbytes();
   }
   const int64_t every = recipe.checkpoint.every, keep = recipe.checkpoint.keep;
+  const int64_t for_good = recipe.checkpoint.keep_every > 0 ? recipe.run.steps / recipe.checkpoint.keep_every : 0;
   const int64_t saves = every > 0 ? (recipe.run.steps + every - 1) / every : 1;
   // The new one is there before the oldest goes.
-  need.checkpoints = need.checkpoint * static_cast<uint64_t>(keep > 0 ? std::min(saves, keep + 1) : saves);
+  need.checkpoints = need.checkpoint * static_cast<uint64_t>(keep > 0 ? std::min(saves, keep + 1 + for_good) : saves);
   need.results = need.result * static_cast<uint64_t>(saves);
   if (batch) {
     const uint64_t whole = cache_bytes(dataset, *batch), there = bytes_in(recipe.cache.folder);

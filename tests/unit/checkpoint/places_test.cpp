@@ -63,7 +63,7 @@ TEST(Places, AFailingFolderIsReplacedByTheFallbackAndTheRunGoesOnFromThere) {
   expect_same(found->content, content_of(3));
   save(again, 4, true, notes);
   EXPECT_EQ(again.newest(notes)->folder, run / "ckpt/step-0000000004") << "the newer of the two";
-  again.rotate(1);
+  again.rotate({1});
   EXPECT_EQ(again.steps(), (std::vector<int64_t>{3, 4})) << "the newest of each place";
   EXPECT_TRUE(Places(folder.path() / "other", "cd", {.fallback = spare}).steps().empty()) << "another run's";
 }

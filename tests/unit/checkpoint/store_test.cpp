@@ -69,12 +69,12 @@ TEST_F(StoreTest, WhatAnotherRunCommittedMeanwhileIsNotReplaced) {
 
 TEST_F(StoreTest, RotationKeepsTheNewest) {
   for (const int64_t step : {5, 20, 100, 1000000}) store_.save(step, content_of(1), {});
-  store_.rotate(0);
+  store_.rotate({0});
   EXPECT_EQ(store_.steps(), (std::vector<int64_t>{5, 20, 100, 1000000}));
-  store_.rotate(2);
+  store_.rotate({2});
   EXPECT_EQ(store_.steps(), (std::vector<int64_t>{100, 1000000}));
   EXPECT_EQ(entries(ckpt()).size(), 2U) << "no rubbish stays";
-  store_.rotate(5);
+  store_.rotate({5});
   EXPECT_EQ(store_.steps().size(), 2U);
 }
 
@@ -82,10 +82,38 @@ TEST_F(StoreTest, RotationDoesNotCountWhatIsDamaged) {
   for (const int64_t step : {1, 2, 3, 4, 5}) store_.save(step, content_of(1), {});
   fs::resize_file(ckpt() / "step-0000000004/state.json", 1);
   fs::remove(ckpt() / "step-0000000003/MANIFEST.json");
-  store_.rotate(2);
+  store_.rotate({2});
   EXPECT_EQ(store_.steps(), (std::vector<int64_t>{2, 3, 4, 5})) << "5 and 2 are the two that are whole";
-  store_.rotate(1);
+  store_.rotate({1});
   EXPECT_EQ(store_.steps(), (std::vector<int64_t>{5}));
+}
+
+TEST_F(StoreTest, RotationKeepsEveryNth) {
+  for (const int64_t step : {10, 20, 30, 40, 50, 55}) store_.save(step, content_of(1), {});
+  store_.rotate({.newest = 2, .every = 20});
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{20, 40, 50, 55}));
+  store_.save(60, content_of(1), {});
+  store_.rotate({.newest = 1, .every = 20});
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{20, 40, 60}));
+}
+
+TEST_F(StoreTest, RotationKeepsWhatIsPinned) {
+  for (const int64_t step : {1, 2, 3, 4}) store_.save(step, content_of(static_cast<int>(step)), {});
+  write_text(ckpt() / "step-0000000002" / kPinName, "");
+  store_.rotate({.newest = 1});
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{2, 4}));
+  expect_same(load(ckpt() / "step-0000000002").content, content_of(2));
+  fs::remove(ckpt() / "step-0000000002" / kPinName);
+  store_.rotate({.newest = 1});
+  EXPECT_EQ(store_.steps(), std::vector<int64_t>{4});
+}
+
+TEST_F(StoreTest, ASingleOneIsReadBackBeforeTheOthersGo) {
+  for (const int64_t step : {1, 2}) store_.save(step, content_of(1), {});
+  damage(ckpt() / "step-0000000002" / "rank-00000.safetensors");  // of the right size
+  store_.rotate({.newest = 1});
+  EXPECT_EQ(store_.steps(), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(store_.newest(notes_)->manifest.step, 1);
 }
 
 TEST_F(StoreTest, LeftoversOfACrashAreRemoved) {

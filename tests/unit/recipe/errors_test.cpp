@@ -122,6 +122,15 @@ const Case kCases[] = {
     {"[memory]\nstrategies = [\"full_checkpointing\"]\nbudget = \"1GB\"\n",
      "recipe.toml:11:10: memory.budget: the planner chooses the strategies; leave out memory.budget or "
      "memory.strategies"},
+    {"[checkpoint]\nkeep_every = 300\n",
+     "recipe.toml:10:14: checkpoint.keep_every: 300 is no multiple of checkpoint.every 250: there would be no "
+     "checkpoint "
+     "of most of its steps"},
+    {"[checkpoint]\nevery = 0\nkeep_every = 500\n",
+     "recipe.toml:11:14: checkpoint.keep_every: 500 is no multiple of checkpoint.every 0: there would be no checkpoint "
+     "of most of its steps"},
+    {"[checkpoint]\nkeep = 0\nkeep_every = 500\n",
+     "recipe.toml:11:14: checkpoint.keep_every: checkpoint.keep = 0 keeps all; leave out one of the two"},
     {"[placement]\ndevices = [\"cpu\"]\ndevice = \"cpu\"\n",
      R"(recipe.toml:11:1: placement.device: "placement.devices" is given too; they are the same key)"},
     {"[placement]\ndevices = [\"cpu\", \"gpu 1\"]\n",

@@ -80,7 +80,9 @@ TEST(Explain, ASectionAndAComponent) {
       explain("checkpoint", {}),
       "[checkpoint]\n  What is saved when, and kept.\n"
       "  every            Steps between checkpoints (exact resume) and exports; 0: only at the end\n"
-      "  keep             How many of the newest checkpoints stay on disk; 0: all.\n"
+      "  keep             How many of the newest checkpoints stay on disk; 0: all\n"
+      "  keep_every       Steps between checkpoints that stay for good besides the newest, a multiple of "
+      "checkpoint.every; 0: none.\n"
       "  final_save_wait  How long the save after the last step, or after a signal, waits for room on a full disk "
       "before the run gives up\n"
       "  fallback         Folder, best on another disk, for the checkpoints that run.output takes no more because it "

@@ -91,7 +91,8 @@ TEST_F(WriteTest, NoGivenValueIsReplacedByADefault) {
       if (key == "optimizer.fused_backward")
         overrides.insert(overrides.begin(), {"train.max_grad_norm=0", "train.micro_batch_size=1000000"});
       if (key == "memory.strategies") overrides.back() = key + "=[\"full_checkpointing\"]";
-      // These two need each other.
+      // These need each other.
+      if (key == "checkpoint.keep_every") overrides.emplace(overrides.begin(), "checkpoint.every=1");
       if (key == "adapter.path") overrides.insert(overrides.begin(), "adapter.init=\"file\"");
       if (key == "adapter.init" && value == "\"file\"")
         overrides.insert(overrides.begin(), "adapter.path=\"/some/lora\"");
