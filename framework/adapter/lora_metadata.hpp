@@ -41,6 +41,11 @@ weights::Metadata export_metadata(const LoraFile& lora, std::span<const LoraLaye
 /// The scale that kFoldedScale states, nullopt without. Throws Error (bad_input) when it is no positive number.
 std::optional<double> stated_folded_scale(const weights::TensorFile& file);
 
+/// Adds the SHA-256 of the bytes of `tensors`, as they are to be written: to modelspec.* metadata, where there is some,
+/// and for `kohya` the two by which web UIs know a LoRA.
+void add_hashes(weights::Metadata& metadata, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                bool kohya);
+
 /// The step that our metadata states.
 std::optional<int64_t> stated_step(const weights::TensorFile& file);
 

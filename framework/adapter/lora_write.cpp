@@ -97,7 +97,9 @@ void write_lora(const std::filesystem::path& file, const LoraFile& lora, const L
   for (const auto& [name, tensor] : tensors)
     if (!weights::all_finite(tensor))
       throw Error(ExitCode::non_finite, "\"" + name + "\" holds NaN or infinity: nothing is exported");
-  weights::write_safetensors(file, tensors, export_metadata(lora, layers, family, format, folded));
+  weights::Metadata metadata = export_metadata(lora, layers, family, format, folded);
+  add_hashes(metadata, tensors, format.keys == LoraKeys::kohya);
+  weights::write_safetensors(file, tensors, metadata);
 }
 
 }  // namespace trainer::adapter

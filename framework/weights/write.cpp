@@ -30,13 +30,19 @@ std::vector<TensorSpec> specs_of(const Named& tensors) {
   return specs;
 }
 
-void append_all(SafetensorsWriter& writer, const Named& tensors) {
+/// The bytes of `tensors`, in the order of `specs`.
+template <typename Piece>
+void for_each_in(const std::vector<TensorSpec>& specs, const Named& tensors, const Piece& piece) {
   std::map<std::string_view, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : tensors) by_name.emplace(name, &tensor);
-  for (const TensorSpec& spec : writer.specs()) {
+  for (const TensorSpec& spec : specs) {
     const at::Tensor plain = by_name.at(spec.name)->detach().resolve_conj().resolve_neg().cpu().contiguous();
-    writer.append(plain.data_ptr(), plain.nbytes());
+    piece(plain.data_ptr(), plain.nbytes());
   }
+}
+
+void append_all(SafetensorsWriter& writer, const Named& tensors) {
+  for_each_in(writer.specs(), tensors, [&](const void* data, std::size_t bytes) { writer.append(data, bytes); });
 }
 
 }  // namespace
@@ -53,6 +59,15 @@ std::unique_ptr<AtomicFile> stage_safetensors(const std::filesystem::path& file,
   SafetensorsWriter writer(file, specs_of(tensors), metadata);
   append_all(writer, tensors);
   return writer.take();
+}
+
+void stream_safetensors(const Named& tensors, const Metadata& metadata,
+                        const std::function<void(const void* data, std::size_t bytes)>& piece) {
+  std::vector<TensorSpec> specs = specs_of(tensors);
+  sort_for_file(specs);
+  const std::string header = make_header(specs, metadata, "a file in memory");
+  piece(header.data(), header.size());
+  for_each_in(specs, tensors, piece);
 }
 
 }  // namespace trainer::weights

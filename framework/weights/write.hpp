@@ -5,6 +5,7 @@
 #include <weights/safetensors_writer.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,5 +25,10 @@ WrittenFile write_safetensors(const std::filesystem::path& file,
 std::unique_ptr<AtomicFile> stage_safetensors(const std::filesystem::path& file,
                                               const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                                               const Metadata& metadata = {});
+
+/// The bytes that write_safetensors would write, in order and in pieces: the header, then tensor by tensor. For what
+/// must be known of a file before it is written.
+void stream_safetensors(const std::vector<std::pair<std::string, at::Tensor>>& tensors, const Metadata& metadata,
+                        const std::function<void(const void* data, std::size_t bytes)>& piece);
 
 }  // namespace trainer::weights

@@ -1,5 +1,6 @@
 /// @file What other programs write: spellings of keys, where alpha stands, metadata; and files that are refused.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -216,7 +217,9 @@ weights::Metadata metadata_of(const std::filesystem::path& file) { return weight
 
 TEST_F(Spellings, MetadataIsWhatTheReadersExpectAndNothingElse) {
   const auto layers = random_layers({4, 2}, "transformer_blocks.0.attn.to_");
-  const weights::Metadata kohya = metadata_of(write("kohya", layers));
+  weights::Metadata kohya = metadata_of(write("kohya", layers));
+  EXPECT_EQ(kohya.extract("sshs_model_hash").mapped().size(), 64U);
+  EXPECT_EQ(kohya.extract("sshs_legacy_hash").mapped(), "e3b0c442") << "of nothing: the file ends before";
   EXPECT_EQ(kohya, (weights::Metadata{{"format", "pt"},
                                       {"software", "trainer"},
                                       {"step", "7"},
@@ -241,6 +244,26 @@ TEST_F(Spellings, PublishedSizesAreNamed) {
     EXPECT_EQ(metadata.at("ss_base_model_version"), version);
     EXPECT_TRUE(metadata.at("modelspec.architecture").ends_with("/lora"));
     EXPECT_EQ(metadata.at("modelspec.sai_model_spec"), "1.0.0");
+  }
+}
+
+/// What sd-scripts' precalculate_safetensors_hashes gives for these tensors and the metadata that begins with ss_, with
+/// the safetensors package of PyPI (0.8.0) and hashlib; the older hash is of bytes within a matrix.
+TEST_F(Spellings, HashesAreThoseOfTheReaders) {
+  const at::Tensor numbers = at::arange(64 * 6144, at::kFloat);
+  const std::vector<LoraLayer> layers{
+      {"transformer_blocks.0.attn.to_out.0", numbers.view({64, 6144}), numbers.view({6144, 64}), 32}};
+  const std::string data = "c46d106958a753477ad7c0c64f04788c33770f4a0647f27042f28b4edb0086e0";
+  const weights::Metadata kohya = metadata_of(write("kohya", layers));
+  EXPECT_EQ(kohya.at("ss_base_model_version"), "flux_2_dev");
+  EXPECT_EQ(kohya.at("sshs_model_hash"), data);
+  EXPECT_EQ(kohya.at("sshs_legacy_hash"), "fd20e7ab");
+  EXPECT_EQ(kohya.at("modelspec.hash_sha256"), "0x" + data);
+  for (const char* format : {"diffusers", "comfyui"}) {
+    const weights::Metadata other = metadata_of(write(format, layers));
+    EXPECT_FALSE(other.contains("sshs_model_hash")) << format;
+    EXPECT_EQ(other.at("modelspec.hash_sha256"), "0x4194e01933a92e6bad2083f74da221c3153e972ac86c85f6e121b6629dd364a7")
+        << format;
   }
 }
 
