@@ -162,6 +162,27 @@ class Prove(ProveCase):
                              "--budget", self.smallest())
         self.assertRegex(result.out, r"recompute of|fp8_weight_only")
 
+    def test_the_plan_of_the_recipe_of_now_is_proven(self):
+        """A run with the same budget but other sizes has a plan of its own, which says nothing of this recipe."""
+        output = self.folder / "run"
+        self.train(output, options=["--budget", "40MB"], run__steps=1)
+        stored = json.loads((output / "plan.json").read_text())
+        self.expect(0, [f"the plan of the run in {output} is proven"], "prove", SMALL,
+                    *settings(run__output=output), "--budget", "40MB")
+        wide = settings(run__output=output, train__batch_size=8, train__micro_batch_size=8)
+        planned = self.expect(0, "plan for memory.budget", "plan", SMALL, *wide, "--budget", "40MB").out
+        result = self.expect(0, [f"the run in {output} had another plan"], "prove", SMALL, *wide, "--budget", "40MB")
+
+        def ways(text):
+            return re.findall(r"(?m)^  ((?:double|single)\.\d.*?)  +(\S.*?)  +[\d.]+ [kM]?B", text)
+
+        self.assertEqual(ways(result.out), ways(planned), result)
+        self.assertTrue(ways(planned), planned)
+        self.assertEqual(json.loads((output / "plan.json").read_text()), stored)
+        (output / "plan.json").write_text(json.dumps({**stored, "budget": 1e300}))
+        self.expect(BAD_INPUT, [str(output / "plan.json"), "1e+300", "delete this file"], "prove", SMALL,
+                    *settings(run__output=output), "--budget", "40MB")
+
     def smallest(self):
         result = self.expect(78, "the smallest budget", "prove", SMALL, *self.quick, "--budget", "5MB")
         return re.search(r"the smallest budget that works for this recipe is (\d+MB)", result.err)[1]

@@ -58,13 +58,39 @@ TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
             "  double.0 ... double.2  full_checkpointing  1.0 kB      5.0 GFLOP\n"
             "  single.0               none                250 MB      0 FLOP\n"
             "  a step takes, by its FLOPs, 1.25 x the time without recomputation\n");
-  for (const char* text : {"", "[]", "{}", "{\"budget\": \"x\"}"}) {
+  const std::string huge =
+      R"({"budget": 1e300, "peak": 1, "format": "none", "flops": 1, "recomputed_flops": 0, "blocks": []})";
+  const std::string negative =
+      R"({"budget": 1, "peak": -1, "format": "none", "flops": 1, "recomputed_flops": 0, "blocks": []})";
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{}"), std::string("{\"budget\": \"x\"}"), huge, negative}) {
     try {
       train::parse_plan(text, "run/plan.json");
       FAIL() << text;
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
       EXPECT_NE(std::string(error.what()).find("run/plan.json"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Plan, IsToldFromThatOfAnotherRecipeOrModel) {
+  train::BudgetPlan plan{2'000'000, 1'000'000, "none", {{"double.0", "double", "none", 9, 0}}, 4e12, 1e12};
+  train::BudgetPlan other = plan;
+  other.peak = 5, other.blocks[0].kept = 7;
+  EXPECT_TRUE(train::same_ways(plan, other));
+  other.blocks[0].way = "full_checkpointing";
+  EXPECT_FALSE(train::same_ways(plan, other));
+  other = plan, other.format = "fp8_weight_only";
+  EXPECT_FALSE(train::same_ways(plan, other));
+  EXPECT_NO_THROW(train::require_blocks(plan, {"double.0"}, "run/plan.json"));
+  for (const std::vector<std::string>& names : {std::vector<std::string>{}, {"double.1"}, {"double.0", "single.0"}}) {
+    try {
+      train::require_blocks(plan, names, "run/plan.json");
+      FAIL() << names.size();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("run/plan.json: this plan"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("delete this file"), std::string::npos) << error.what();
     }
   }
 }

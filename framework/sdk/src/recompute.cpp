@@ -225,7 +225,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     return result;
   }
 
-  /// Which heavy calls of this replay need not run; on the first backward of a site, found by trial.
+  /// Which heavy calls of this replay need not run; on the first backward of a block at a site, found by trial.
   static void prepare_replay(Kept& kept, const std::vector<at::Tensor>& leaves, const variable_list& grads,
                              bool keep_graph) {
     recompute::OpRegion& region = *kept.region;
@@ -236,13 +236,16 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
         return gradients(forward_in_region(kept, recompute::OpRegion::Mode::replay, inputs), output_grads, inputs);
       };
       const std::string site = recompute::elision_site(*kept.block, kept.shape.sizes, region, leaves, grads);
-      auto known = sites->dead.find(site);
-      if (known == sites->dead.end())
-        known =
-            sites->dead.emplace(site, recompute::find_dead(region, leaves, kept.parameters.size(), grads, trial)).first;
-      else if (sites->stale.contains(site)) {
+      const std::string key = recompute::answer_key(site, *kept.block);
+      auto known = sites->dead.find(key);
+      if (known == sites->dead.end()) {
+        known = sites->dead
+                    .emplace(key, recompute::find_dead(region, leaves, kept.parameters.size(), grads,
+                                                       recompute::answers_at(site, *sites), trial))
+                    .first;
+      } else if (sites->stale.contains(key)) {
         recompute::require_still_dead(*kept.block, region, known->second, leaves, grads, trial);
-        sites->stale.erase(site);  // not before: what failed must fail again
+        sites->stale.erase(key);  // not before: what failed must fail again
       }
       region.dead = known->second;
     }

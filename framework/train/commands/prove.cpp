@@ -4,6 +4,7 @@
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <base/units.hpp>
+#include <checkpoint/earlier.hpp>
 #include <nlohmann/json.hpp>
 #include <planner/byte_counter.hpp>
 #include <train/artifacts/proof.hpp>
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <optional>
 
 namespace trainer::train {
 namespace {
@@ -47,24 +49,58 @@ prove::Sizes largest_sizes(Assembly& assembly, int64_t factor, std::string& note
   return {largest.height / factor, largest.width / factor, conditioning ? conditioning->tokens() : 0};
 }
 
-/// With memory.budget: the plan of the run where there is one for this budget, or what the planner chooses now.
+/// What an earlier run in run.output was planned with.
+struct StoredPlan {
+  std::string file;
+  BudgetPlan plan;
+  bool resumed = false;  ///< the next run goes on from its checkpoint
+};
+
+std::optional<StoredPlan> stored_plan(const recipe::Recipe& recipe) {
+  constexpr std::size_t kPlanLimit = 1 << 24;
+  const std::filesystem::path file = std::filesystem::path(recipe.run.output) / "plan.json";
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  const auto before = checkpoint::recipe_before(recipe.run.output);
+  return StoredPlan{file.string(), parse_plan(read_file(file, kPlanLimit, "plan"), file.string()),
+                    before && before->what == checkpoint::kTheCheckpoint};
+}
+
+/// The stored plan itself, where nothing else can be proven: it has to be one for this budget and this model.
+BudgetPlan plan_as_stored(Assembly& assembly, const StoredPlan& stored) {
+  std::vector<std::string> names;
+  const LoadedModel outline = assembly.load_model(ModelUse::outline);
+  for (const Block* block : outline.model->blocks()) names.push_back(block->info().name);
+  require_blocks(stored.plan, names, stored.file);
+  return stored.plan;
+}
+
+/// With memory.budget: what a run would choose now, which keeps of an earlier plan only what packs the weights.
 void use_budget(Assembly& assembly, int64_t factor, std::string& notes) {
   const recipe::Recipe& recipe = assembly.recipe();
   if (recipe.memory.budget == 0) return;
-  constexpr std::size_t kPlanLimit = 1 << 24;
-  if (const auto file = std::filesystem::path(recipe.run.output) / "plan.json"; std::filesystem::exists(file))
-    if (const BudgetPlan plan = parse_plan(read_file(file, kPlanLimit, "plan"), file.string());
-        plan.budget == recipe.memory.budget) {
+  const std::optional<StoredPlan> stored = stored_plan(recipe);
+  if (const auto batch = foretold_shape(assembly, largest_of(recipe, factor), factor)) {
+    const BudgetPlan plan = plan_budget(assembly, *batch, stored && stored->resumed ? stored->plan.format : "");
+    if (stored && same_ways(stored->plan, plan))
       notes += "the plan of the run in " + recipe.run.output + " is proven\n";
-      return assembly.use_plan(plan);
-    }
-  const auto batch = foretold_shape(assembly, largest_of(recipe, factor), factor);
-  if (!batch)
+    else if (stored)
+      notes += "the run in " + recipe.run.output + " had another plan (" + stored->file +
+               "); proven is the one that this recipe gets now\n";
+    return assembly.use_plan(plan);
+  }
+  if (!stored || stored->plan.budget != recipe.memory.budget)
     throw Error(ExitCode::unavailable,
                 "memory.budget: the model \"" + recipe.model.kind +
                     "\" does not declare the shapes of its inputs, so there is no plan before the "
                     "run made one; prove the recipe after the first steps of the run");
-  assembly.use_plan(plan_budget(assembly, *batch));
+  notes += "the plan in " + stored->file + " is proven as it is: the model \"" + recipe.model.kind +
+           "\" does not declare the shapes of its inputs, so none is made for the recipe of now\n";
+  assembly.use_plan(plan_as_stored(assembly, *stored));
+  try {
+    assembly.memory_stack();
+  } catch (const Error& error) {
+    throw error.context(stored->file + " (delete it to have the run plan anew)");
+  }
 }
 
 /// Throws Error (bad_recipe) when the two sides of the proof would be the same run.

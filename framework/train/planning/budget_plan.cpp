@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <stdexcept>
 
 namespace trainer::train {
 namespace {
@@ -34,6 +35,14 @@ std::string join(const std::vector<std::string>& items) {
   std::string text;
   for (const std::string& item : items) text += (text.empty() ? "" : " ") + item;
   return text.empty() ? "-" : text;
+}
+
+/// A number of bytes or of work; what another program wrote may be anything.
+int64_t count_in(const Json& json) {
+  if (json.is_number_integer() && !(json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX) &&
+      json.get<int64_t>() >= 0)
+    return json.get<int64_t>();
+  throw std::out_of_range(json.dump() + " where a whole number of bytes is due");
 }
 
 }  // namespace
@@ -84,24 +93,44 @@ std::string to_json(const BudgetPlan& plan) {
 }
 
 BudgetPlan parse_plan(const std::string& text, const std::string& file) {
+  constexpr auto kAnew = "; delete this file to have it planned anew";
   try {
     const Json json = Json::parse(text);
     BudgetPlan plan;
-    json.at("budget").get_to(plan.budget);
-    json.at("peak").get_to(plan.peak);
+    plan.budget = count_in(json.at("budget"));
+    plan.peak = count_in(json.at("peak"));
     json.at("format").get_to(plan.format);
     json.at("flops").get_to(plan.flops);
     json.at("recomputed_flops").get_to(plan.recomputed_flops);
     plan.expansion_flops = json.value("expansion_flops", 0.0);  // runs of older programs have none
-    plan.work = json.value("work", int64_t{0});
+    plan.work = count_in(json.value("work", Json(0)));
     for (const Json& block : json.at("blocks"))
-      plan.blocks.push_back(
-          {block.at("name"), block.at("type"), block.at("way"), block.at("kept"), block.at("recomputed_flops")});
+      plan.blocks.push_back({block.at("name"), block.at("type"), block.at("way"), count_in(block.at("kept")),
+                             block.at("recomputed_flops")});
     return plan;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::bad_input,
-                file + ": no plan of memory.budget (" + error.what() + "); delete this file to have it planned anew");
+    throw Error(ExitCode::bad_input, file + ": no plan of memory.budget (" + error.what() + ")" + kAnew);
+  } catch (const std::out_of_range& error) {
+    throw Error(ExitCode::bad_input, file + ": no plan of memory.budget (" + error.what() + ")" + kAnew);
   }
+}
+
+bool same_ways(const BudgetPlan& a, const BudgetPlan& b) {
+  return a.format == b.format && std::equal(a.blocks.begin(), a.blocks.end(), b.blocks.begin(), b.blocks.end(),
+                                            [](const PlannedBlock& one, const PlannedBlock& other) {
+                                              return one.name == other.name && one.way == other.way;
+                                            });
+}
+
+void require_blocks(const BudgetPlan& plan, const std::vector<std::string>& names, const std::string& file) {
+  if (std::equal(plan.blocks.begin(), plan.blocks.end(), names.begin(), names.end(),
+                 [](const PlannedBlock& block, const std::string& name) { return block.name == name; }))
+    return;
+  const std::string first = names.empty() ? "none" : names.front() + " ... " + names.back();
+  throw Error(ExitCode::bad_input, file + ": this plan of memory.budget is of another model: it has " +
+                                       std::to_string(plan.blocks.size()) + " blocks, the recipe's model has " +
+                                       std::to_string(names.size()) + " (" + first +
+                                       "); delete this file to have the run plan anew, or choose another run.output");
 }
 
 std::string table(const std::vector<WayRow>& rows) {

@@ -39,6 +39,10 @@ std::string describe(const BudgetPlan& plan);
 std::string to_json(const BudgetPlan& plan);
 /// Throws Error (bad_input) naming `file` when the text is no plan.
 BudgetPlan parse_plan(const std::string& text, const std::string& file);
+/// Whether two plans run every block alike, on weights held alike.
+bool same_ways(const BudgetPlan& a, const BudgetPlan& b);
+/// Throws Error (bad_input) naming `file` unless the plan is of exactly these blocks.
+void require_blocks(const BudgetPlan& plan, const std::vector<std::string>& names, const std::string& file);
 
 /// One row for each block type and each way of running it that occurs: operations kept, bytes kept, FLOPs recomputed,
 /// and time by FLOPs in relation to the plain run, a block.
