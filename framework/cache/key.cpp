@@ -9,7 +9,7 @@ namespace trainer::cache {
 namespace {
 
 // Raise these when our own part of the work changes: decoding, resizing and scaling of pictures; entries' layout.
-constexpr int64_t kImageCode = 1;
+constexpr int64_t kImageCode = 2;
 constexpr int64_t kLayout = 1;
 
 void add(FieldHash& hash, const EncoderIdentity& encoder) {

@@ -47,7 +47,7 @@ std::string read_image_file(const std::filesystem::path& file);
 // many; unavailable when the module cannot be opened, with what to install.
 
 ImageHeader read_image_header(std::string_view bytes);
-/// Resized with Lanczos to cover width x height (both > 0), then cropped at the centre. Finds what verify_image finds.
+/// Resized with Lanczos, as Pillow does, to cover width x height (both > 0), then cropped at the centre. Finds what verify_image finds.
 Image decode_image(std::string_view bytes, int64_t width, int64_t height);
 /// Decodes everything and keeps nothing: finds what a header does not show.
 void verify_image(std::string_view bytes);

@@ -1,5 +1,6 @@
 // libtrainer_images.so: libvips behind the C interface of images_api.h. The only source that includes libvips.
 #include <data/images_api.h>
+#include <data/resample.hpp>
 
 #include <vips/vips.h>
 
@@ -192,47 +193,45 @@ void require_decoded(bool succeeded, const std::string& format) {
   if (!succeeded || *vips_error_buffer() != '\0') throw Refused("damaged " + format + ": " + vips_reason());
 }
 
-/// Every pixel decoded, in memory.
-Picture whole(const Picture& image, const std::string& format) {
-  Picture copy(vips_image_copy_memory(image.get()));
-  require_decoded(copy != nullptr, format);
-  return copy;
-}
-
-/// Upright. `image` is in memory: rotating reads the whole picture at once.
-Picture upright(Picture image) {
+/// Upright. Rotating reads the whole picture at once, so it is brought into memory first.
+Picture upright(Picture image, const std::string& format) {
   if (vips_image_get_orientation(image.get()) == 1) return image;
+  const Picture whole(vips_image_copy_memory(image.get()));
+  require_decoded(whole != nullptr, format);
   VipsImage* turned = nullptr;
-  const int result = vips_autorot(image.get(), &turned, nullptr);
+  const int result = vips_autorot(whole.get(), &turned, nullptr);
   return taken(result, turned, "cannot apply the EXIF orientation");
 }
 
-/// The smallest size with the aspect of `image` that covers width x height.
-struct Cover {
-  double width, height;
+struct UnrefRegion {
+  void operator()(VipsRegion* region) const { g_object_unref(region); }
 };
-Cover cover_of(const VipsImage* image, int64_t width, int64_t height) {
-  const double from_width = vips_image_get_width(image), from_height = vips_image_get_height(image);
-  const double scale = std::max(static_cast<double>(width) / from_width, static_cast<double>(height) / from_height);
-  return {std::max(static_cast<double>(width), std::round(from_width * scale)),
-          std::max(static_cast<double>(height), std::round(from_height * scale))};
+
+/// Every row from the top, decoded in this thread.
+template <typename Use>
+void each_row(VipsImage* image, const std::string& format, const Use& use) {
+  constexpr int kRows = 16;  // at once: enough for the loader's tiles, little memory
+  const int width = vips_image_get_width(image), height = vips_image_get_height(image);
+  const std::unique_ptr<VipsRegion, UnrefRegion> region(vips_region_new(image));
+  for (int top = 0; top < height; top += kRows) {
+    const VipsRect rows{0, top, width, std::min(kRows, height - top)};
+    require_decoded(vips_region_prepare(region.get(), &rows) == 0, format);
+    for (int y = top; y < top + rows.height; ++y) use(VIPS_REGION_ADDR(region.get(), 0, y));
+  }
 }
 
-/// Resized to its cover, then the centre.
-Picture covered(Picture image, int64_t width, int64_t height) {
-  const Cover cover = cover_of(image.get(), width, height);
-  VipsImage* resized = nullptr;
-  // gap 0: Lanczos over every pixel, without the box filter that libvips puts before a large reduction.
-  int result = vips_resize(image.get(), &resized, cover.width / vips_image_get_width(image.get()), "vscale",
-                           cover.height / vips_image_get_height(image.get()), "kernel", VIPS_KERNEL_LANCZOS3, "gap",
-                           0.0, nullptr);
-  image = taken(result, resized, "cannot be resized");
-  const int excess_x = vips_image_get_width(image.get()) - static_cast<int>(width);
-  const int excess_y = vips_image_get_height(image.get()) - static_cast<int>(height);
-  VipsImage* cropped = nullptr;
-  result = vips_extract_area(image.get(), &cropped, excess_x / 2, excess_y / 2, static_cast<int>(width),
-                             static_cast<int>(height), nullptr);
-  return taken(result, cropped, "cannot be cropped");
+/// Resized to the smallest size with the same aspect that covers width x height, then the centre of it.
+void cover(VipsImage* image, const std::string& format, int64_t width, int64_t height, uint8_t* rgb) {
+  const int64_t from_width = vips_image_get_width(image), from_height = vips_image_get_height(image);
+  const double scale = std::max(static_cast<double>(width) / static_cast<double>(from_width),
+                                static_cast<double>(height) / static_cast<double>(from_height));
+  const auto side = [&](int64_t from, int64_t least) {
+    return std::max(least, static_cast<int64_t>(std::round(static_cast<double>(from) * scale)));
+  };
+  trainer::data::Resampler resampler(
+      {from_width, from_height, side(from_width, width), side(from_height, height), width, height});
+  each_row(image, format, [&](const uint8_t* row) { resampler.add(row); });
+  resampler.finish(rgb);
 }
 
 /// Decodes every pixel, keeping none.
@@ -284,18 +283,8 @@ TRAINER_IMAGES_EXPORT int trainer_images_decode(const void* bytes, size_t size, 
     std::string format;
     Picture image = open_image(bytes, size, *limits, format);
     if (width == 0) return read_through(image.get(), format);
-    image = to_srgb(flattened(std::move(image)));
-    // Rows below the crop would not be decoded, nor damage in them be found; rotating reads all rows at once.
-    const bool cut = cover_of(image.get(), width, height).height > static_cast<double>(height);
-    if (cut || vips_image_get_orientation(image.get()) != 1) image = whole(image, format);
-    image = covered(upright(std::move(image)), width, height);
-    size_t written = 0;
-    void* pixels = vips_image_write_to_memory(image.get(), &written);
-    const bool fits = written == static_cast<size_t>(3 * width * height);
-    if (pixels != nullptr && fits) std::memcpy(rgb, pixels, written);
-    g_free(pixels);
-    require_decoded(pixels != nullptr, format);
-    if (!fits) throw Refused("decoded to an unexpected size");
+    image = upright(to_srgb(flattened(std::move(image))), format);
+    cover(image.get(), format, width, height, rgb);
   });
 }
 
