@@ -13,6 +13,7 @@
 #include <train/artifacts/export.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
+#include <train/planning/device_budgets.hpp>
 #include <train/planning/recipe_budget.hpp>
 #include <train/run.hpp>
 #include <weights/model_files.hpp>
@@ -95,6 +96,7 @@ void Run::require_recipe_of_folder() const {
 void Run::prepare() {
   agree();
   if (ranks_.size() > 1 && device().is_cuda()) ranks_.use(at::kCUDA, open_nccl(request_));
+  require_budgets();
   // What does not fit together is told before hours of encoding. With a budget the plan decides what fits.
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", [&] { return train::prepare(assembly_, console_, ranks_); });
@@ -111,6 +113,24 @@ void Run::prepare() {
   resume();
   announce();
   begin_record();
+}
+
+void Run::require_budgets() {
+  if (!limits_devices(recipe_.placement)) return;
+  const distributed::LongWork work(ranks_, "planning", distributed::LongWork::When::all_live);
+  if (ranks_.writer()) {
+    const Replan replan = replan_of(request_, ranks_.size());
+    std::optional<Plan> plan;
+    try {
+      plan = replan({});
+    } catch (const std::exception& error) {  // what is wrong with it is told where the run meets it
+      log_warning(std::string("placement.budgets hold for the weights alone, what else is needed is not known before a "
+                              "run: ") +
+                  error.what());
+    }
+    if (plan) require_device_budgets(recipe_.placement, *plan, replan);
+  }
+  ranks_.barrier();
 }
 
 void Run::begin_record() {

@@ -43,6 +43,8 @@ class Run {
   /// All ranks see one run folder and agree on what is run (cache_phase.hpp). Throws Error naming the rank that does
   /// not.
   void agree();
+  /// With placement.budgets: refuses what `trainer plan` refuses, before anything is encoded. Collective.
+  void require_budgets();
   /// With memory.budget: plans, or takes the plan that the run to go on from was trained with.
   void plan_memory();
   [[nodiscard]] std::string plan_text();

@@ -4,6 +4,7 @@ and a limit of memory that one device does not keep and two do."""
 import json
 import os
 import pathlib
+import re
 import unittest
 
 from program import QUICKSTART, SMALL, RunCase, log_lines, read_header, settings
@@ -149,6 +150,28 @@ class Split(RunCase):
         weights = 'placement.budgets=["13MB", "13MB"]'  # room for them, and for nothing else
         self.expect(BAD_RECIPE, ["placement.budgets: sim:0 takes", "No cut of the blocks fits"], "check", QUICKSTART,
                     *settings(*TWO, weights), env=LIBRARY)
+
+    def test_a_run_keeps_to_the_budgets_of_its_plan(self):
+        """`run` refuses what `check` and `plan` refuse, with their words and before it encodes, and trains what they take."""
+        def budgets(first, second):
+            return (*TWO, *ENCODERS, f'placement.budgets=["{first}MB", "{second}MB"]')
+
+        run = self.folder / "run"
+        plan = json.loads(self.expect(0, [], "plan", SMALL, *settings(*budgets(99, 99), **MICRO), "--json", env=LIBRARY).out)
+        totals = [device["total"] for device in plan["devices"]]
+        enough = [total // 1_000_000 + 1 for total in totals]
+        scarce = budgets(enough[0] - 1, 99)  # the weights fit; another cut gives the second device more
+        self.simulated(run, *budgets(13, 13), code=BAD_RECIPE, texts=["No cut of the blocks fits"], cache__folder=self.folder / "new")
+        self.assertFalse((self.folder / "new").exists(), "nothing was encoded")
+        refused = [self.expect(BAD_RECIPE, "placement.budgets: sim:0 takes", command, SMALL,
+                               *settings(*scarce, run__output=run, cache__folder=self.cache, **MICRO), env=LIBRARY).text
+                   for command in ("plan", "run", "check")]
+        fits = {re.search(r"with placement.at = (\[.*?\]) everything fits", text).group(1) for text in refused}
+        self.assertEqual(len(fits), 1, refused)
+        self.simulated(run, *scarce, f"placement.at={fits.pop()}")
+        self.train(self.folder / "cpu", **MICRO)
+        self.assertEqual(self.result(run), self.result(self.folder / "cpu"))
+        self.simulated(self.folder / "enough", *budgets(*enough))
 
     def test_devices_that_are_not_there(self):
         self.expect(UNAVAILABLE, '"sim:9" does not exist', "check", QUICKSTART, *settings('placement.devices=["sim:9"]'), env=LIBRARY)

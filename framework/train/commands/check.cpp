@@ -189,20 +189,17 @@ std::optional<int64_t> free_on(at::Device device) {
 
 /// What `plan` foretells, against what the machine and its devices have left now.
 std::string check_free_memory(const Request& request, const distributed::Place& place, Assembly& assembly) {
-  if (assembly.recipe().memory.budget > 0) return "memory.budget is kept to";
+  const recipe::Recipe& recipe = assembly.recipe();
+  if (recipe.memory.budget > 0 && !limits_devices(recipe.placement)) return "memory.budget is kept to";
+  const Replan replan = replan_of(request, place.size);
   std::optional<Plan> plan;
   try {
-    Assembly dry(request, Assembly::Use::plan, place);
-    plan = make_plan(dry, {}, place.size);
+    plan = replan({});
   } catch (const std::exception& error) {  // it may run all the same; what is wrong with it is another finding
     return std::string("not known before a run: ") + error.what();
   }
-  require_device_budgets(assembly.recipe().placement, *plan, [&](const std::vector<std::string>& overrides) {
-    Request changed = request;
-    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
-    Assembly other(changed, Assembly::Use::plan, place);
-    return make_plan(other, {}, place.size);
-  });
+  require_device_budgets(recipe.placement, *plan, replan);
+  if (recipe.memory.budget > 0) return "memory.budget and placement.budgets are kept to";
   std::string text;
   for (std::size_t i = 0; i < assembly.devices().size() && i < plan->memories.size(); ++i) {
     const at::Device device = assembly.devices()[i];  // of this rank; the plan is rank 0's

@@ -1,7 +1,6 @@
 /// @file `trainer plan RECIPE`: what a run will need, before it runs.
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
-#include <planner/shape_kernels.hpp>
 #include <train/commands/commands.hpp>
 #include <train/planning/device_budgets.hpp>
 #include <train/planning/plan.hpp>
@@ -230,21 +229,6 @@ void print_text(const Plan& plan) {
               ram ? "the program itself included; weight files are mapped and not counted" : "since a phase is not");
 }
 
-/// With memory.budget: the strategies are what the planner makes of it.
-void choose_strategies(Assembly& assembly, bool quiet) {
-  if (assembly.recipe().memory.budget == 0) return;
-  std::string notes;  // make_plan says them
-  const int64_t factor = planner::on_shapes("the autoencoder", [&] { return foretold_factor(assembly, notes); });
-  const auto batch = foretold_shape(assembly, largest_of(assembly.recipe(), factor), factor);
-  if (!batch)
-    throw Error(ExitCode::unavailable, "the model \"" + assembly.recipe().model.kind +
-                                           "\" does not declare the shapes of its inputs, so no batch is known before "
-                                           "the cache is made");
-  const BudgetPlan chosen = plan_budget(assembly, *batch);
-  assembly.use_plan(chosen);
-  if (!quiet) std::printf("%s\n", describe(chosen).c_str());
-}
-
 /// FLOPs a second of the devices from --tflops.
 std::vector<double> speeds_of(const Request& request, std::size_t devices) {
   std::vector<double> speeds = request.tflops;
@@ -264,20 +248,15 @@ int command_plan(const Request& request) {
   distributed::Place place;  // of the first: all have equal shares
   place.size = request.ranks;
   Assembly assembly(request, Assembly::Use::plan, place);
-  choose_strategies(assembly, request.json);
+  if (const auto chosen = choose_strategies(assembly); chosen && !request.json)
+    std::printf("%s\n", describe(*chosen).c_str());
   const Plan plan = make_plan(assembly, speeds_of(request, assembly.devices().size()), request.ranks);
   if (request.json)
     print_json(plan);
   else
     print_text(plan);
   std::fflush(stdout);  // what does not fit is seen in the table
-  require_device_budgets(assembly.recipe().placement, plan, [&](const std::vector<std::string>& overrides) {
-    Request changed = request;
-    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
-    Assembly other(changed, Assembly::Use::plan, place);
-    choose_strategies(other, /*quiet=*/true);
-    return make_plan(other, {}, request.ranks);
-  });
+  require_device_budgets(assembly.recipe().placement, plan, replan_of(request, request.ranks));
   return static_cast<int>(ExitCode::done);
 }
 

@@ -1,6 +1,7 @@
 #include <base/units.hpp>
 #include <recipe/write.hpp>
 #include <train/planning/device_budgets.hpp>
+#include <train/planning/recipe_budget.hpp>
 
 #include <algorithm>
 #include <cctype>
@@ -79,6 +80,20 @@ std::optional<Plan> find_fitting(const Plan& first, const std::vector<int64_t>& 
 }
 
 }  // namespace
+
+bool limits_devices(const recipe::Placement& placement) { return !budgets_of(placement).empty(); }
+
+Replan replan_of(const Request& request, int ranks) {
+  return [&request, ranks](const std::vector<std::string>& overrides) {
+    Request changed = request;
+    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
+    distributed::Place place;
+    place.size = ranks;
+    Assembly assembly(changed, Assembly::Use::plan, place);
+    choose_strategies(assembly);
+    return make_plan(assembly, {}, ranks);
+  };
+}
 
 void require_device_budgets(const recipe::Placement& placement, const Plan& plan, const Replan& replan) {
   const std::vector<int64_t> budgets = budgets_of(placement);

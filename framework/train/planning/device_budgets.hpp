@@ -10,6 +10,9 @@
 
 namespace trainer::train {
 
+/// The recipe limits devices.
+bool limits_devices(const recipe::Placement& placement);
+
 /// The plan of the same recipe with these texts of --set in addition; may throw what making a plan throws.
 using Replan = std::function<Plan(const std::vector<std::string>& overrides)>;
 
@@ -17,5 +20,9 @@ using Replan = std::function<Plan(const std::vector<std::string>& overrides)>;
 /// BUDGET_SHORT) with what each device takes and may take, and with cuts that keep to the budgets where there are any:
 /// they are looked for with `replan`, weights being granted what the rest leaves of each budget.
 void require_device_budgets(const recipe::Placement& placement, const Plan& plan, const Replan& replan);
+
+/// How `check`, `plan` and `run` foretell the recipe of a request: for the first of `ranks` processes, with what
+/// memory.budget chooses. `request` is borrowed.
+Replan replan_of(const Request& request, int ranks);
 
 }  // namespace trainer::train

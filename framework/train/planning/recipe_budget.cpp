@@ -1,6 +1,7 @@
 #include <base/units.hpp>
 #include <cache/key.hpp>
 #include <planner/byte_counter.hpp>
+#include <planner/shape_kernels.hpp>
 #include <recipe/write.hpp>
 #include <train/planning/budget.hpp>
 #include <train/planning/conditioning.hpp>
@@ -172,6 +173,20 @@ BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::s
   for (const std::string& label : too_large)
     smallest.emplace(with_format(assembly, batch, label, &smallest_budget), label);
   refuse(assembly.recipe(), smallest.begin()->first, smallest.begin()->second);
+}
+
+std::optional<BudgetPlan> choose_strategies(Assembly& assembly) {
+  if (assembly.recipe().memory.budget == 0) return std::nullopt;
+  std::string notes;  // make_plan says them
+  const int64_t factor = planner::on_shapes("the autoencoder", [&] { return foretold_factor(assembly, notes); });
+  const auto batch = foretold_shape(assembly, largest_of(assembly.recipe(), factor), factor);
+  if (!batch)
+    throw Error(ExitCode::unavailable, "the model \"" + assembly.recipe().model.kind +
+                                           "\" does not declare the shapes of its inputs, so no batch is known before "
+                                           "the cache is made");
+  const BudgetPlan chosen = plan_budget(assembly, *batch);
+  assembly.use_plan(chosen);
+  return chosen;
 }
 
 int64_t foretold_factor(Assembly& assembly, std::string& notes) {
