@@ -2,12 +2,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/mm.h>
 
 #include <adapter/fuse.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <set>
+#include <sstream>
 #include <trainer/sdk/error.hpp>
 
 #include "lora_fixture.hpp"
@@ -159,6 +161,28 @@ TEST_F(Formats, KeysAreThoseOfComfyUi) {
       EXPECT_EQ(known.contains(key), !unmapped) << format << " " << key;
     }
   }
+}
+
+/// Under either name ComfyUI changes the same rows of the same weight by the same numbers.
+TEST_F(Formats, ComfyUiChangesTheSameRowsUnderEitherName) {
+  const auto layers = random_layers({4, 2});
+  const NamedTensors ours = tensors_of(write("diffusers", layers)), theirs = tensors_of(write("comfyui", layers, "b"));
+  const auto change = [](const NamedTensors& tensors, const std::string& key) {
+    return at::mm(tensors.at(key + ".lora_B.weight"), tensors.at(key + ".lora_A.weight"));
+  };
+  std::ifstream list(std::string(std::getenv("TRAINER_SOURCE_ROOT")) + "/tests/data/lora/comfyui_targets.txt");
+  std::size_t compared = 0;
+  for (std::string line; std::getline(list, line); compared += line.starts_with("#") ? 0 : 1) {
+    if (line.starts_with("#")) continue;
+    std::istringstream words(line);
+    std::string key, target, rows;
+    words >> key >> target >> rows;
+    at::Tensor expected = change(theirs, target);
+    if (rows == "swapped") expected = at::cat({expected.chunk(2)[1], expected.chunk(2)[0]});
+    if (rows.ends_with("/3")) expected = expected.chunk(3)[static_cast<std::size_t>(rows[0] - '0')];
+    EXPECT_LE(test::max_error(change(ours, key), expected), 1e-6) << line;
+  }
+  EXPECT_EQ(compared, 32U);
 }
 
 TEST_F(Formats, NothingThatIsNotFiniteIsWritten) {
