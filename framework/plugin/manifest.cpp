@@ -69,6 +69,11 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& file
     manifest.api = text_of(table, "api", file);
     manifest.torch = text_of(table, "torch", file);
     manifest.fingerprint = text_of(table, "fingerprint", file);
+    if (const toml::node* capability = table.get("cuda_capability")) {
+      manifest.cuda_capability = capability->value<double>().value_or(-1);
+      if (!(manifest.cuda_capability >= 0))
+        throw PluginError(file.string(), "manifest", "\"cuda_capability\" must be a number such as 8.9");
+    }
     const std::filesystem::path library = text_of(table, "library", file);
     if (library.empty() || library.has_parent_path() || library == "." || library == "..")
       throw PluginError(file.string(), "manifest", "\"library\" must be a file name beside the manifest");

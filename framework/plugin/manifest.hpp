@@ -16,6 +16,7 @@ struct Manifest {
   recipe::ComponentSchema schema;  ///< name, kind, summary, options
   std::string plugin;              ///< name in the library's descriptor; the component's unless the key is given
   std::string version, api, torch, fingerprint;
+  double cuda_capability = 0;           ///< the least compute capability of a CUDA device that it runs on; 0: any
   std::filesystem::path library, file;  ///< absolute
   std::string origin{};                 ///< of the folder it was found in; empty when read by itself
 };

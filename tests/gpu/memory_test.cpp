@@ -7,6 +7,8 @@
 #include <base/device_error.hpp>
 #include <planner/byte_counter.hpp>
 #include <support/device.hpp>
+#include <train/assembly/device.hpp>
+#include <trainer/sdk/error.hpp>
 
 namespace trainer::test {
 namespace {
@@ -46,6 +48,28 @@ TEST(DeviceMemory, IsCountedToTheByteOfWhatWasAskedFor) {
   }
   EXPECT_EQ(mark.held(), 0);
   EXPECT_EQ(mark.above(), 2 * kCount);
+}
+
+TEST(Capability, OlderDevicesAreRefusedByName) {
+  const at::Device device(at::kCUDA, 1);
+  EXPECT_NO_THROW(train::require_capability("x", 8.9, device, 8.9));
+  EXPECT_NO_THROW(train::require_capability("x", 8.9, device, 12.0));
+  EXPECT_NO_THROW(train::require_capability("x", 8.9, device, std::nullopt)) << "not known";
+  try {
+    train::require_capability("recipe.toml:7:3: memory.strategies: \"fp8_w8a8\"", 8.9, device, 8.6);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::unavailable);
+    EXPECT_STREQ(
+        error.what(),
+        "recipe.toml:7:3: memory.strategies: \"fp8_w8a8\" needs CUDA devices of compute capability 8.9 or newer, "
+        "and cuda:1 has 8.6; leave it out, take another strategy, or another device");
+  }
+}
+
+TEST(Capability, IsKnownOfCudaDevices) {
+  EXPECT_EQ(train::capability_of(test_device()).has_value(), test_device().is_cuda());
+  EXPECT_GE(train::capability_of(test_device()).value_or(9), 7);
 }
 
 }  // namespace

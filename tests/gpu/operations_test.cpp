@@ -5,6 +5,7 @@
 #include <ATen/ops/linspace.h>
 #include <c10/util/Exception.h>
 #include <support/device.hpp>
+#include <train/assembly/device.hpp>
 
 #include <fp8_weight_only/dequantize.hpp>
 #include <w8a8/w8a8_weight.hpp>
@@ -81,6 +82,7 @@ TEST(Fp8, ExpandsToTheSameBits) {
 TEST(W8A8, ProductsAreTheCpus) {
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin();
   for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
+    if (code == fp8::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
     const double limit = code == fp8::Code::int8 ? 1e-5 : 3e-3;
     for (const int64_t rows : {1, 16, 17, 64, 130}) {
       const auto packed = [&] { return fp8::quantize(weight, fp8::Granularity::channel, "weight", code); };

@@ -45,6 +45,8 @@ TEST(Manifest, MistakesNameFileAndPlace) {
       {{{"library", "\"/usr/lib/x.so\""}}, "\"library\" must be a file name beside the manifest"},
       {{{"library", "\"\""}}, "\"library\" must be a file name beside the manifest"},
       {{{"library", "\"..\""}}, "\"library\" must be a file name beside the manifest"},
+      {{{"cuda_capability", "\"8.9\""}}, "\"cuda_capability\" must be a number such as 8.9"},
+      {{{"cuda_capability", "-1"}}, "\"cuda_capability\" must be a number such as 8.9"},
       {{{"name", ""}}, "missing key \"name\""},
       {{{"kind", "\"memroy\""}}, "unknown component kind \"memroy\" (did you mean \"memory\"?)"},
       {{{"option", option + "type = \"integer\"\nhelp = \"h\"\n"}},

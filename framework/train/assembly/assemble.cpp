@@ -79,6 +79,17 @@ std::string changed_options(const plugin::Found& found, const recipe::Component&
   return text;
 }
 
+/// Of the devices that train, by the manifests of the strategies.
+void require_capabilities(const recipe::Memory& memory, const plugin::Found& found,
+                          const std::vector<at::Device>& devices) {
+  for (const recipe::Component& component : memory.components)
+    for (const plugin::Manifest& manifest : found.manifests)
+      if (manifest.schema.kind == "memory" && manifest.schema.name == component.kind && manifest.cuda_capability > 0)
+        for (const at::Device device : devices)
+          require_capability(component.position.text() + ": memory.strategies: \"" + component.kind + "\"",
+                             manifest.cuda_capability, device, capability_of(device));
+}
+
 /// A strategy that packs weights and packs none was set up wrongly.
 void require_packed(const LoadedModel& loaded) {
   if (loaded.memory.format() == nullptr || loaded.inventory.packed_layers > 0) return;
@@ -117,6 +128,7 @@ Assembly::Assembly(const Request& request, Use use, const distributed::Place& pl
   if (use_ != Use::plan) {
     open_devices(named_devices(), request);
     devices_ = devices_of_process(devices_, devices_.size(), place);
+    require_capabilities(recipe_.memory, loader_.found(), devices_);
   }
   note_memories();
 }

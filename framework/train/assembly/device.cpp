@@ -168,6 +168,29 @@ std::string cuda_versions(std::span<const at::Device> devices) {
   return text;
 }
 
+std::optional<double> capability_of(at::Device device) {
+  if (!device.is_cuda() || cuda_library() == nullptr) return std::nullopt;
+  const auto get = plugin::find_function<int (*)(int*, int, int)>(cuda_library(), "cudaDeviceGetAttribute");
+  constexpr int kMajor = 75, kMinor = 76;  // cudaDevAttrComputeCapabilityMajor, -Minor
+  int major = 0, minor = 0;
+  if (get == nullptr || get(&major, kMajor, device.index()) != 0 || get(&minor, kMinor, device.index()) != 0)
+    return std::nullopt;
+  return major + minor / 10.0;
+}
+
+void require_capability(const std::string& component, double least, at::Device device, std::optional<double> has) {
+  constexpr double kRounding = 0.01;
+  if (!has || *has > least - kRounding) return;
+  const auto text = [](double number) {
+    std::array<char, 16> digits{};
+    std::snprintf(digits.data(), digits.size(), "%.1f", number);
+    return std::string(digits.data());
+  };
+  throw Error(ExitCode::unavailable, component + " needs CUDA devices of compute capability " + text(least) +
+                                         " or newer, and " + device.str() + " has " + text(*has) +
+                                         "; leave it out, take another strategy, or another device");
+}
+
 std::vector<std::string> identities_of(std::span<const at::Device> devices) {
   std::vector<std::string> identities;
   for (const at::Device& device : devices) {

@@ -7,6 +7,7 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,13 @@ distributed::OpenLane open_nccl(const Request& request);
 /// Versions of CUDA's library and driver and the names of these devices; empty when none is of CUDA. What they compute
 /// may differ with each.
 std::string cuda_versions(std::span<const at::Device> devices);
+
+/// Compute capability of a CUDA device, 8.9 for example; nothing for other devices, or when CUDA does not tell. After
+/// open_devices.
+std::optional<double> capability_of(at::Device device);
+
+/// Throws Error (unavailable) where a component ("memory.strategies: \"fp8_w8a8\"") needs more than a device has.
+void require_capability(const std::string& component, double least, at::Device device, std::optional<double> has);
 
 /// What tells the devices of a machine apart, whatever a process calls them: of CUDA devices (and their MIG slices) the
 /// driver's UUID. The host is not among them.
