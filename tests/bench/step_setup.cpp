@@ -78,9 +78,8 @@ Setup::Setup(const nlohmann::json& settings)
   placement_.prologue = placement_.epilogue = device_;
   placement_.schedule = {{Pass::forward, 0, 0}, {Pass::backward, 0, 0}};
   optimizer_ = std::make_unique<optim::AdamW>(trained, optim::AdamWOptions{});
-  train::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, {}, 0.0};
-  parts.schedule.kind = "constant";
-  parts.schedule.lr = 1e-4;
+  const optim::LrSchedule schedule{.kind = "constant", .lr = 1e-4};
+  train::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, schedule, 0.0};
   trainer_ = std::make_unique<train::Trainer>(std::move(parts), 0);
 }
 

@@ -42,19 +42,9 @@ Outcome train(Group& group, int64_t poisoned = -1) {
   const Share share = distributed::share_of(4, 1, group.rank(), group.size());
   OwnShare data(run.data, share);
   const PlacementPlan placement = testing::one_device(run.model.blocks().size(), share.micro_batches);
-  Trainer trainer(Parts{run.model,
-                        run.objective,
-                        run.memory,
-                        placement,
-                        run.random,
-                        data,
-                        *run.optimizer,
-                        &*run.ema,
-                        {"cosine", 1e-2, 2, 20},
-                        1.0,
-                        "model and objective",
-                        nullptr,
-                        &group},
+  const optim::LrSchedule schedule{"cosine", 1e-2, 2, 20};
+  Trainer trainer(Parts{run.model, run.objective, run.memory, placement, run.random, data, *run.optimizer, &*run.ema,
+                        schedule, 1.0, "model and objective", nullptr, &group},
                   0);
   Outcome outcome;
   trainer.fit(6, [&](const StepReport& report) {

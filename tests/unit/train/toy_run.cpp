@@ -68,18 +68,9 @@ ToyRun::ToyRun(const ToyHow& how, int64_t first_step)
   optimizer.emplace(trained, optim::AdamWOptions{});
   if (how.fused) fused.emplace(*optimizer);
   if (how.ema > 0) ema.emplace(trained, how.ema);
-  trainer.emplace(Parts{model,
-                        objective,
-                        memory,
-                        placement,
-                        random,
-                        data,
-                        *optimizer,
-                        ema ? &*ema : nullptr,
-                        {"cosine", 1e-2, 2, 20},
-                        how.max_grad_norm,
-                        "model and objective",
-                        fused ? &*fused : nullptr},
+  const optim::LrSchedule schedule{"cosine", 1e-2, 2, 20};
+  trainer.emplace(Parts{model, objective, memory, placement, random, data, *optimizer, ema ? &*ema : nullptr, schedule,
+                        how.max_grad_norm, "model and objective", fused ? &*fused : nullptr},
                   first_step);
 }
 
