@@ -8,6 +8,7 @@
 #include <data/holdout.hpp>
 #include <recipe/load.hpp>
 #include <sampling/guidance.hpp>
+#include <train/artifacts/identities.hpp>
 #include <train/assembly/device.hpp>
 #include <train/cache_phase.hpp>
 #include <train/validation/cached_samples.hpp>
@@ -212,12 +213,13 @@ void agree(Assembly& assembly, distributed::Group& ranks) {
   require_shared_cache(recipe.cache.folder, ranks);
   ranks.require_same("the program (version and plugins)", program_of(assembly));
   ranks.require_same("the recipe", recipe::to_toml(recipe));
-  ranks.require_same("the model (" + recipe.model.path + ")",
-                     weights::ModelFiles::open(recipe.model.path, {.component = "transformer"})->identity());
+  const auto files = weights::ModelFiles::open(recipe.model.path, {.component = "transformer"});
+  std::map<std::string, std::string> weights = identities_of_weights(recipe, *files);
+  ranks.require_same("the model (" + recipe.model.path + ")", weights["model"] + weights["model_config"]);
   ranks.require_same("the set of encoders", identity_of(encoders_of(assembly)));
   if (recipe.adapter && !recipe.adapter->path.empty())
     ranks.require_same("the adapter to start from (" + recipe.adapter->path + ")",
-                       weights::ModelFiles::open(recipe.adapter->path)->identity());
+                       weights["start"] + weights["start_config"]);
   ranks.require_apart(identities_of(assembly.devices()));
 }
 

@@ -11,12 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
 #include <train/artifacts/export.hpp>
+#include <train/artifacts/identities.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
 #include <train/planning/device_budgets.hpp>
 #include <train/planning/recipe_budget.hpp>
 #include <train/run.hpp>
-#include <weights/model_files.hpp>
 
 #include <cstdio>
 
@@ -104,6 +104,7 @@ void Run::prepare() {
   const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();
   loaded_ = phases_.during("load", [&] { return assembly_.load_model(ModelUse::train); });
+  weights_ = identities_of_weights(recipe_, *loaded_.source);
   if (const std::string idle = loaded_.memory.idle(); !idle.empty()) log_warning(idle);
   objective_ = assembly_.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
@@ -251,10 +252,8 @@ std::map<std::string, std::string> Run::fingerprints() const {
                                          {"plugins", assembly_.loader().identity()},
                                          {"data", prepared_.data_identity},
                                          {"encoders", prepared_.encoders_identity},
-                                         {"formats", loaded_.memory.format_name()},
-                                         {"model", loaded_.source->identity()}};
-  if (recipe_.adapter && !recipe_.adapter->path.empty())
-    all["start"] = weights::ModelFiles::open(recipe_.adapter->path)->identity();
+                                         {"formats", loaded_.memory.format_name()}};
+  all.insert(weights_.begin(), weights_.end());
   return all;
 }
 

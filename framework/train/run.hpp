@@ -99,6 +99,7 @@ class Run {
 
   Prepared prepared_;
   LoadedModel loaded_;
+  std::map<std::string, std::string> weights_;  ///< identities_of_weights, of when they were loaded
   std::unique_ptr<Objective> objective_;
   KeyedRandom random_;
   std::optional<optim::AdamW> optimizer_;

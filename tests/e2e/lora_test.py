@@ -151,6 +151,23 @@ class StartFrom(LoraCase):
         other = self.export(lora, "kohya", "other")
         self.start_from(other, halves, run__steps=6, code=BAD_RECIPE, texts=["values of the LoRA", "put them back"])
 
+    def test_the_scale_beside_a_file_of_peft_is_compared_too(self):
+        """Its alpha stands in adapter_config.json: another one is another LoRA."""
+        header, data = read_header(self.trained())
+        del header["__metadata__"]
+        lora = self.folder / "peft/adapter_model.safetensors"
+        lora.parent.mkdir()
+        peft = {name.replace("transformer.", "base_model.model.", 1): entry for name, entry in header.items()}
+        write_safetensors(lora, peft, data)
+        config = lora.with_name("adapter_config.json")
+        config.write_text(json.dumps({"r": 4, "lora_alpha": 4}))
+        run = self.folder / "run"
+        self.start_from(lora, run, run__steps=2)
+        config.write_text(json.dumps({"r": 4, "lora_alpha": 40}))
+        self.start_from(lora, run, run__steps=4, code=BAD_RECIPE, texts=[f"beside the LoRA {lora} are not those"])
+        config.write_text(json.dumps({"r": 4, "lora_alpha": 4}))
+        self.start_from(lora, run, run__steps=4, texts="going on after step 2")
+
     def test_conflicts_are_told(self):
         lora = self.trained()
         run = self.folder / "conflict"

@@ -256,6 +256,13 @@ class Changed(RunCase):
         write_safetensors(file, header, bytes([data[0] ^ 1]) + data[1:])
         self.again(BAD_RECIPE, [f"the weights in {self.transformer} are not those"], run__steps=4)
 
+    def test_configuration_of_the_model(self):
+        file = self.transformer / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "rope_theta": 3000}))
+        refused = f"the values of config.json in {self.transformer} are not those"
+        self.again(BAD_RECIPE, refused, run__steps=4)
+        self.again(0, refused, options=["--resume-with", "recipe"], run__steps=4)
+
     def test_damaged_newest_checkpoint(self):
         self.again(0, "", run__steps=4)
         expected = (self.run_folder / "lora/small-4.safetensors").read_bytes()

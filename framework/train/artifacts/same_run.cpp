@@ -185,8 +185,11 @@ void require_same_content(const checkpoint::Loaded& saved, const std::map<std::s
   for (const auto& [key, value] : fingerprints) {
     if (key == "data") require_same(key, value, "the pictures or captions");
     if (key == "model") require_same(key, value, "the weights in " + recipe.model.path);
+    if (key == "model_config") require_same(key, value, "the values of config.json in " + recipe.model.path);
     if (key == "encoders") require_same(key, value, "text encoder, tokenizer or autoencoder");
     if (key == "start") require_same(key, value, "the values of the LoRA in " + recipe.adapter->path);
+    if (key == "start_config")
+      require_same(key, value, "the values of adapter_config.json beside the LoRA " + recipe.adapter->path);
     if (key == "formats") require_same(key, value, "the weight formats in memory.strategies");
   }
 }
