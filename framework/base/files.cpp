@@ -20,10 +20,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+const char* advice_for(int number) {
+  if (number == ENOSPC || number == EDQUOT) return "; free some space or write elsewhere";
+  if (number == EFBIG) return "; raise the limit on the size of files (ulimit -f), or write to another file system";
+  return "";
+}
+
 Error io_error(const std::string& doing, const fs::path& file, int number) {
   const bool full = number == ENOSPC || number == EDQUOT;
-  return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number),
+  return {ExitCode::io, "cannot " + doing + " " + file.string() + ": " + std::strerror(number) + advice_for(number),
           full                                  ? "IO_NO_SPACE"
+          : number == EFBIG                     ? "IO_FILE_SIZE"
           : number == EACCES || number == EPERM ? "IO_PERMISSION"
                                                 : ""};
 }

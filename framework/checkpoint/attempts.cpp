@@ -53,19 +53,28 @@ std::string older(const fs::path& run_folder, int64_t step) {
 
 }  // namespace
 
+Attempts::Before Attempts::before(const fs::path& run_folder, int64_t from) {
+  const fs::path file = run_folder / "attempts.json";
+  const std::optional<Record> record = read(file);
+  if (!record || record->from != from) return {};
+  const bool again = record->failures > 0 && record->ended_at == record->reached;
+  const Before before{record->reached, again ? record->failures + 1 : 1};
+  if (before.failures >= kLimit)
+    throw Error(ExitCode::bad_input,
+                run_folder.string() + ": " + counted(before.failures, from, before.ended_at) +
+                    "; another would do the same. Look at their last messages. To try once more delete " +
+                    file.string() + older(run_folder, from),
+                "RUN_ATTEMPTS");
+  return before;
+}
+
+void Attempts::require_another(const fs::path& run_folder, int64_t from) { before(run_folder, from); }
+
 Attempts::Attempts(const fs::path& run_folder, int64_t from)
     : file_(run_folder / "attempts.json"), from_(from), reached_(from) {
-  if (const std::optional<Record> before = read(file_); before && before->from == from) {
-    const bool again = before->failures > 0 && before->ended_at == before->reached;
-    failures_ = again ? before->failures + 1 : 1;
-    ended_at_ = before->reached;
-  }
-  if (failures_ >= kLimit)
-    throw Error(ExitCode::bad_input,
-                run_folder.string() + ": " + counted(failures_, from, ended_at_) +
-                    "; another would do the same. Look at their last messages. To try once more delete " +
-                    file_.string() + older(run_folder, from),
-                "RUN_ATTEMPTS");
+  const Before earlier = before(run_folder, from);
+  failures_ = earlier.failures;
+  ended_at_ = earlier.ended_at;
   if (failures_ >= kSuspicious)
     warning_ = counted(failures_, from, ended_at_) + "; after " + std::to_string(kLimit) + " no further one is made";
   write();

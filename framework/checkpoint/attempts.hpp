@@ -18,6 +18,9 @@ class Attempts {
   /// kLimit runs in a row that did so ended at one and the same step without ending well.
   Attempts(const std::filesystem::path& run_folder, int64_t from);
 
+  /// Throws as the constructor would, and notes nothing.
+  static void require_another(const std::filesystem::path& run_folder, int64_t from);
+
   /// How many ended at one step before, in words for a warning; empty for less than kSuspicious.
   [[nodiscard]] const std::string& warning() const { return warning_; }
 
@@ -29,6 +32,11 @@ class Attempts {
   void ended_well();
 
  private:
+  struct Before {
+    int64_t ended_at = 0;
+    int failures = 0;
+  };
+  static Before before(const std::filesystem::path& run_folder, int64_t from);
   void write() const;
   std::filesystem::path file_;
   std::string warning_;

@@ -1,3 +1,4 @@
+#include <base/entries.hpp>
 #include <base/files.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/earlier.hpp>
@@ -21,26 +22,33 @@ fs::path note_file(const fs::path& run_folder) { return run_folder / "run.json";
 
 /// run.json; an empty object when there is none or it is damaged, which is told where its id is read.
 Json read_note(const fs::path& run_folder) {
-  std::error_code absent;
-  if (!fs::exists(note_file(run_folder), absent)) return Json::object();
+  if (type_of(note_file(run_folder)) == fs::file_type::not_found) return Json::object();
   Json json = Json::parse(read_file(note_file(run_folder), kLimit, "run.json"), nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : Json::object();
 }
 
-/// Whether a checkpoint was found damaged and renamed, which was told then.
-bool set_aside(const fs::path& folder) {
-  std::error_code absent;
-  for (const auto& entry : fs::directory_iterator(folder.parent_path(), absent))
-    if (entry.path().filename().string().starts_with(folder.filename().string() + ".bad")) return true;
+/// Whether a checkpoint was found damaged and renamed, which was told then. Also in the run's folder: an earlier
+/// version noted where that was before it was moved or copied.
+bool set_aside(const fs::path& run_folder, const Committed& noted) {
+  const std::string bad = step_name(noted.step) + ".bad";
+  for (const fs::path& root : {noted.folder.parent_path(), run_folder / "ckpt"})
+    for (const std::string& name : names_in(root))
+      if (name.starts_with(bad)) return true;
   return false;
+}
+
+/// As it is noted: below the run's folder relative to it, so that the note holds where that is moved or copied.
+std::string as_noted(const fs::path& run_folder, const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path below = whole.lexically_relative(fs::absolute(run_folder).lexically_normal());
+  return (below.empty() || *below.begin() == ".." ? whole : below).string();
 }
 
 /// A result of training: each was written after a checkpoint of its step.
 std::optional<fs::path> any_result(const fs::path& run_folder) {
-  std::error_code absent;
-  for (const char* name : {"lora", "model"})
-    for (const auto& entry : fs::directory_iterator(run_folder / name, absent))
-      if (entry.path().extension() == ".safetensors") return entry.path();
+  for (const char* folder : {"lora", "model"})
+    for (const std::string& name : names_in(run_folder / folder))
+      if (name.ends_with(".safetensors")) return run_folder / folder / name;
   return {};
 }
 
@@ -61,7 +69,7 @@ std::optional<Committed> committed(const fs::path& run_folder) {
     throw Error(ExitCode::bad_input,
                 note_file(run_folder).string() + ": \"" + kKey + "\" is damaged; take that key out of the file",
                 "RUN_NOTE");
-  return Committed{note->at("step").get<int64_t>(), note->at("folder").get<std::string>()};
+  return Committed{note->at("step").get<int64_t>(), fs::absolute(run_folder / note->at("folder").get<std::string>())};
 }
 
 void note_committed(const fs::path& run_folder, const std::string& run_id, const std::optional<Committed>& newest) {
@@ -69,7 +77,7 @@ void note_committed(const fs::path& run_folder, const std::string& run_id, const
   const Json before = json;
   if (!json.contains("run_id")) json["run_id"] = run_id;
   if (newest)
-    json[kKey] = {{"step", newest->step}, {"folder", newest->folder.string()}};
+    json[kKey] = {{"step", newest->step}, {"folder", as_noted(run_folder, newest->folder)}};
   else
     json.erase(kKey);
   if (json == before) return;
@@ -91,14 +99,16 @@ fs::path folder_in_fallback(const fs::path& fallback, const std::string& run_id)
   return fallback / ("run-" + run_id);
 }
 
-std::vector<int64_t> steps_anywhere(const fs::path& run_folder, const fs::path& fallback) {
+std::vector<fs::path> roots_of(const fs::path& run_folder, const fs::path& fallback) {
   std::vector<fs::path> roots{run_folder / "ckpt"};
   if (const auto id = stored_run_id(run_folder); id && !fallback.empty())
     roots.push_back(folder_in_fallback(fallback, *id) / "ckpt");
+  return roots;
+}
+
+std::vector<int64_t> steps_anywhere(const fs::path& run_folder, const fs::path& fallback) {
   std::vector<int64_t> all;
-  std::error_code absent;
-  for (const fs::path& root : roots) {
-    if (!fs::is_directory(root, absent)) continue;
+  for (const fs::path& root : roots_of(run_folder, fallback)) {
     const std::vector<int64_t> steps = steps_in(root);
     all.insert(all.end(), steps.begin(), steps.end());
   }
@@ -109,7 +119,7 @@ std::vector<int64_t> steps_anywhere(const fs::path& run_folder, const fs::path& 
 
 void require_committed(const fs::path& run_folder, const std::vector<int64_t>& steps) {
   const std::optional<Committed> noted = committed(run_folder);
-  if (noted && (steps.empty() || steps.back() < noted->step) && !set_aside(noted->folder))
+  if (noted && (steps.empty() || steps.back() < noted->step) && !set_aside(run_folder, *noted))
     throw Error(
         ExitCode::not_found,
         run_folder.string() + ": its newest checkpoint, of step " + std::to_string(noted->step) +

@@ -1,3 +1,4 @@
+#include <base/entries.hpp>
 #include <base/files.hpp>
 #include <checkpoint/earlier.hpp>
 #include <checkpoint/recovery.hpp>
@@ -12,11 +13,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kStateLimit = std::size_t{64} << 20;
 constexpr std::size_t kSmallLimit = std::size_t{1} << 20;
 
-bool is_file(const fs::path& file) {
-  std::error_code absent;
-  return fs::is_regular_file(file, absent);
-}
-
 /// A text of a JSON object; nullopt for anything else.
 std::optional<std::string> text_in(const std::string& json, const char* key) {
   const auto object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
@@ -29,8 +25,7 @@ std::optional<std::string> text_in(const std::string& json, const char* key) {
 
 std::optional<std::string> stored_run_id(const fs::path& run_folder) {
   const fs::path file = run_folder / "run.json";
-  std::error_code absent;
-  if (!fs::exists(file, absent)) return {};
+  if (type_of(file) == fs::file_type::not_found) return {};
   std::optional<std::string> id = text_in(read_file(file, kSmallLimit, "run.json"), "run_id");
   // It becomes part of file names.
   if (!id || id->empty() || id->size() > 64 || id->find_first_not_of("0123456789abcdef") != std::string::npos)
@@ -39,21 +34,20 @@ std::optional<std::string> stored_run_id(const fs::path& run_folder) {
 }
 
 std::optional<Before> recipe_before(const fs::path& run_folder) {
-  std::error_code absent;
-  if (const fs::path root = run_folder / "ckpt"; fs::is_directory(root, absent)) {
-    const std::vector<int64_t> steps = steps_in(root);
+  const fs::path root = run_folder / "ckpt";
+  if (const std::vector<int64_t> steps = steps_in(root); !steps.empty()) {
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
       const fs::path file = root / step_name(*step) / kStateName;
-      if (!is_file(file) || fs::file_size(file, absent) > kStateLimit) continue;
+      if (size_of(file).value_or(kStateLimit + 1) > kStateLimit) continue;
       if (auto recipe = text_in(read_file(file, kStateLimit, "state"), "recipe"))
         return Before{std::move(*recipe), kTheCheckpoint};
     }
-    if (!steps.empty()) return {};
+    return {};
   }
-  const bool logged = is_file(run_folder / "log.jsonl") && fs::file_size(run_folder / "log.jsonl", absent) > 0;
-  const bool made = fs::exists(run_folder / "lora", absent) || fs::exists(run_folder / "model", absent);
+  const auto there = [&](const char* name) { return type_of(run_folder / name) != fs::file_type::not_found; };
+  const bool logged = size_of(run_folder / "log.jsonl").value_or(0) > 0, made = there("lora") || there("model");
   const fs::path file = run_folder / "recipe.toml";
-  if ((!logged && !made) || !is_file(file)) return {};
+  if ((!logged && !made) || !size_of(file)) return {};
   return Before{read_file(file, kSmallLimit, "recipe"), "the log and the results"};
 }
 

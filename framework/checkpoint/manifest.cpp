@@ -1,9 +1,11 @@
+#include <base/entries.hpp>
 #include <base/hash.hpp>
 #include <checkpoint/manifest.hpp>
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <type_traits>
 
@@ -78,12 +80,11 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
 void verify_files(const std::filesystem::path& folder, const Manifest& manifest) {
   for (const FileRecord& record : manifest.files) {
     const std::filesystem::path file = folder / record.name;
-    std::error_code failed;
-    const auto bytes = std::filesystem::file_size(file, failed);
-    if (failed) throw Error(ExitCode::bad_input, file.string() + ": missing from the checkpoint", "CKPT_MISSING");
-    if (bytes != record.bytes)
+    const std::optional<uint64_t> bytes = size_of(file);
+    if (!bytes) throw Error(ExitCode::bad_input, file.string() + ": missing from the checkpoint", "CKPT_MISSING");
+    if (*bytes != record.bytes)
       throw Error(ExitCode::bad_input,
-                  file.string() + ": has " + std::to_string(bytes) + " bytes, the manifest says " +
+                  file.string() + ": has " + std::to_string(*bytes) + " bytes, the manifest says " +
                       std::to_string(record.bytes),
                   "CKPT_SIZE");
     if (xxh128_file(file) != record.xxh128)

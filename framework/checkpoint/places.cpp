@@ -1,5 +1,6 @@
 #include <checkpoint/places.hpp>
 
+#include <base/entries.hpp>
 #include <base/units.hpp>
 #include <checkpoint/committed.hpp>
 #include <trainer/sdk/error.hpp>
@@ -27,7 +28,20 @@ Places::Places(const fs::path& run_folder, const std::string& run_id, PlacesOpti
       reserve_(run_folder) {
   if (options_.fallback.empty()) return;
   fallback_folder_ = folder_in_fallback(options_.fallback, run_id);
-  if (fs::exists(fallback_folder_ / "ckpt")) fallback_.emplace(fallback_folder_, run_id_, options_.may_commit);
+  if (type_of(fallback_folder_ / "ckpt") == fs::file_type::directory) open_fallback();
+}
+
+void Places::open_fallback() {
+  try {
+    fallback_lock_.emplace(fallback_folder_);
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::locked) throw;
+    throw error.context("checkpoint.fallback is in use by a copy of this run (one run_id in run.json); name another");
+  }
+  fallback_.emplace(fallback_folder_, run_id_, [this] {
+    if (options_.may_commit) options_.may_commit();
+    fallback_lock_->require_mine();
+  });
 }
 
 std::vector<int64_t> Places::steps() const {
@@ -39,24 +53,27 @@ std::vector<int64_t> Places::steps() const {
   return all;
 }
 
-std::optional<Loaded> Places::newest_of_fallback(std::vector<std::string>& notes) {
-  if (!fallback_ || fallback_->steps().empty()) return {};
+std::optional<Loaded> Places::newest_of_fallback(std::vector<std::string>& notes, std::optional<Error>& none_whole) {
+  if (!fallback_) return {};
   try {
     return fallback_->newest(notes);
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::not_found) throw;
-    notes.emplace_back(error.what());
+    none_whole = error;
     return {};
   }
 }
 
 std::optional<Loaded> Places::newest(std::vector<std::string>& notes) {
-  std::optional<Loaded> elsewhere = newest_of_fallback(notes);
+  std::optional<Error> none_whole;
+  std::optional<Loaded> elsewhere = newest_of_fallback(notes, none_whole);
   // Not even looked at when it cannot be the newer one: looking reads all of it.
   const std::vector<int64_t> here = own_.steps();
   if (elsewhere && (here.empty() || here.back() < elsewhere->manifest.step)) return elsewhere;
   try {
     std::optional<Loaded> found = own_.newest(notes);
+    if (!found && none_whole) throw *none_whole;
+    if (none_whole) notes.emplace_back(none_whole->what());
     return elsewhere && (!found || found->manifest.step < elsewhere->manifest.step) ? elsewhere : found;
   } catch (const Error& error) {
     if (!elsewhere || error.exit_code() != ExitCode::not_found) throw;
@@ -101,7 +118,7 @@ fs::path Places::save(int64_t step, const std::function<Content()>& content,
   if (!last) there.room = std::chrono::milliseconds{0};
   save_patiently(
       [&] {
-        if (!fallback_) fallback_.emplace(fallback_folder_, run_id_, options_.may_commit);
+        if (!fallback_) open_fallback();
         save_in(*fallback_);
       },
       there, note);

@@ -3,7 +3,9 @@
 
 #include <checkpoint/patience.hpp>
 #include <checkpoint/reserve.hpp>
+#include <checkpoint/run_lock.hpp>
 #include <checkpoint/store.hpp>
+#include <trainer/sdk/error.hpp>
 
 #include <filesystem>
 #include <functional>
@@ -47,12 +49,15 @@ class Places {
   void rotate(const Keep& keep);
 
  private:
-  std::optional<Loaded> newest_of_fallback(std::vector<std::string>& notes);
+  std::optional<Loaded> newest_of_fallback(std::vector<std::string>& notes, std::optional<Error>& none_whole);
+  /// Throws Error (locked) while another run has it: a copy of this run's folder has its id.
+  void open_fallback();
   PlacesOptions options_;
   void note(const std::filesystem::path& saved, int64_t step, const Note& note) const;
   std::filesystem::path run_folder_, fallback_folder_;
   std::string run_id_;
   Store own_;
+  std::optional<RunLock> fallback_lock_;
   std::optional<Store> fallback_;  ///< once there is something in it, or must be
   Reserve reserve_;
 };

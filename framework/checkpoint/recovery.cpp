@@ -1,3 +1,4 @@
+#include <base/entries.hpp>
 #include <base/files.hpp>
 #include <checkpoint/recovery.hpp>
 #include <trainer/sdk/error.hpp>
@@ -6,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace trainer::checkpoint {
 namespace {
@@ -44,8 +46,8 @@ std::string step_name(int64_t step) {
 
 std::vector<int64_t> steps_in(const fs::path& root) {
   std::vector<int64_t> steps;
-  for (const auto& entry : fs::directory_iterator(root))
-    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
+  for (const std::string& name : names_in(root))
+    if (const auto step = step_of(name); step && type_of(root / name) == fs::file_type::directory)
       steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
   return steps;
@@ -55,11 +57,10 @@ namespace {
 
 /// The manifest of a checkpoint folder; its files are not looked at.
 Manifest manifest_of(const fs::path& folder) {
-  std::error_code unreadable;
-  if (!fs::is_directory(folder, unreadable))
+  if (type_of(folder) != fs::file_type::directory)
     throw Error(ExitCode::not_found, folder.string() + ": no such checkpoint folder");
   const fs::path file = folder / kManifestName;
-  if (!fs::exists(file, unreadable))
+  if (type_of(file) == fs::file_type::not_found)
     throw Error(ExitCode::bad_input, folder.string() + ": has no " + kManifestName, "CKPT_MISSING");
   Manifest manifest = parse_manifest(read_file(file, kManifestLimit, "checkpoint manifest"), file.string());
   for (const char* needed : {kTensorsName, kStateName})
@@ -85,22 +86,53 @@ Manifest verify_folder(const fs::path& folder) {
 bool looks_whole(const fs::path& folder) {
   try {
     const Manifest manifest = manifest_of(folder);
-    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const FileRecord& record) {
-      std::error_code failed;
-      const auto bytes = fs::file_size(folder / record.name, failed);
-      return !failed && bytes == record.bytes;
-    });
-  } catch (const Error&) {
+    return std::all_of(manifest.files.begin(), manifest.files.end(),
+                       [&](const FileRecord& record) { return size_of(folder / record.name) == record.bytes; });
+  } catch (const Error& error) {
+    if (error.exit_code() == ExitCode::io) throw;  // not known
     return false;
   }
+}
+
+namespace {
+
+/// Whether it holds a checkpoint, also one that was set aside.
+bool had_any(const fs::path& root) {
+  const std::vector<std::string> names = names_in(root);
+  return !steps_in(root).empty() || std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.find(kBad) != std::string::npos;
+  });
+}
+
+[[noreturn]] void none_whole(const fs::path& root) {
+  throw Error(ExitCode::not_found,
+              root.string() +
+                  ": checkpoints exist, but none is whole. Look at the messages above; to start anew, "
+                  "choose another run.output or --resume never with an empty folder");
+}
+
+}  // namespace
+
+std::optional<Choice> foretell_newest(const std::vector<fs::path>& roots, std::vector<std::string>& notes) {
+  std::vector<std::pair<int64_t, fs::path>> all;
+  for (const fs::path& root : roots)
+    for (const int64_t step : steps_in(root)) all.emplace_back(step, root / step_name(step));
+  std::stable_sort(all.begin(), all.end(), [](const auto& one, const auto& two) { return one.first > two.first; });
+  for (const auto& [step, folder] : all) try {
+      return Choice{folder, verify_folder(folder)};
+    } catch (const Error& error) {
+      if (error.exit_code() != ExitCode::bad_input) throw;
+      notes.emplace_back(error.what());
+    }
+  for (const fs::path& root : roots)
+    if (had_any(root)) none_whole(root);
+  return {};
 }
 
 std::optional<fs::path> newest_whole(const fs::path& root, const std::function<void(const fs::path&)>& read,
                                      std::vector<std::string>& notes) {
   std::vector<int64_t> all = steps_in(root);
-  bool ever = !all.empty();
-  for (const auto& entry : fs::directory_iterator(root))
-    ever = ever || entry.path().filename().string().find(kBad) != std::string::npos;
+  const bool ever = had_any(root);
   for (; !all.empty(); all.pop_back()) {
     const fs::path folder = root / step_name(all.back());
     try {
@@ -111,11 +143,8 @@ std::optional<fs::path> newest_whole(const fs::path& root, const std::function<v
       notes.push_back(std::string(error.what()) + "; set aside as " + set_aside(folder, error.code()));
     }
   }
-  if (!ever) return {};
-  throw Error(ExitCode::not_found,
-              root.string() +
-                  ": checkpoints exist, but none is whole. Look at the messages above; to start anew, "
-                  "choose another run.output or --resume never with an empty folder");
+  if (ever) none_whole(root);
+  return {};
 }
 
 }  // namespace trainer::checkpoint

@@ -18,7 +18,7 @@ inline constexpr const char* kStateName = "state.json";
 /// "step-0000000250".
 std::string step_name(int64_t step);
 
-/// Steps that have a folder in `root`, ascending; contents are not checked.
+/// Steps that have a folder in `root`, ascending; contents are not checked. Throws Error (io).
 std::vector<int64_t> steps_in(const std::filesystem::path& root);
 
 /// The manifest of a checkpoint folder whose files are all there, as long as they should be and of the right hash; a
@@ -26,7 +26,8 @@ std::vector<int64_t> steps_in(const std::filesystem::path& root);
 /// CKPT_MANIFEST, CKPT_STEP, CKPT_SIZE or CKPT_HASH; io.
 Manifest verify_folder(const std::filesystem::path& folder);
 
-/// Whether the manifest is whole and all files are there and as long as it says; contents are not read.
+/// Whether the manifest is whole and all files are there and as long as it says; contents are not read. Throws
+/// Error (io) when that cannot be told.
 bool looks_whole(const std::filesystem::path& folder);
 
 /// Calls `read` with the folders of `root` from the newest step down until it takes one, and returns that. One that it
@@ -35,5 +36,15 @@ bool looks_whole(const std::filesystem::path& folder);
 std::optional<std::filesystem::path> newest_whole(const std::filesystem::path& root,
                                                   const std::function<void(const std::filesystem::path&)>& read,
                                                   std::vector<std::string>& notes);
+
+struct Choice {
+  std::filesystem::path folder;
+  Manifest manifest;
+};
+
+/// What a start would go on from: the newest in any of `roots` that `verify_folder` takes, of two of one step that of
+/// the first root. Nothing is renamed; why newer ones are not taken stands in `notes`. nullopt and throws as
+/// `newest_whole`.
+std::optional<Choice> foretell_newest(const std::vector<std::filesystem::path>& roots, std::vector<std::string>& notes);
 
 }  // namespace trainer::checkpoint

@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLimit = 4096;
 constexpr const char* kNoSigns = "-";
+constexpr std::chrono::milliseconds kLook{50};  ///< more than holder() holds the lock
 
 /// What RUN/.lock says: a line for people, then "token T boot B beat N".
 struct Holder {
@@ -164,7 +165,11 @@ RunLock::RunLock(const fs::path& run_folder, LockOptions options)
   if (fd_ < 0 && errno == ELOOP) throw Error(ExitCode::io, file_.string() + ": is a symbolic link; delete it");
   if (fd_ < 0) throw Error(ExitCode::io, file_.string() + ": cannot be opened: " + std::strerror(errno));
   try {
-    const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno == EWOULDBLOCK) {  // perhaps only by one that looks who holds it, see holder()
+      std::this_thread::sleep_for(kLook);
+      locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    }
     if (!locked && errno == EWOULDBLOCK) refuse(file_, read_holder(file_).about);
     const bool without = errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS;
     if (!locked && !without) throw Error(ExitCode::io, file_.string() + ": cannot be locked: " + std::strerror(errno));

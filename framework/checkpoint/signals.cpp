@@ -16,17 +16,25 @@ extern "C" void on_signal(int number) {
   if (requested.exchange(number) != 0 && number == SIGINT) ::_exit(static_cast<int>(ExitCode::interrupted));
 }
 
-sigset_t stop_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);
+/// Those that whoever started us does not want ignored, as nohup does SIGHUP and a shell SIGINT of what it puts in the
+/// background. As at the first call, before any handler is set.
+const sigset_t& stop_signals() {
+  static const sigset_t set = [] {
+    sigset_t all;
+    sigemptyset(&all);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction before {};
+      const bool ignored = ::sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
+      if (!ignored || number == SIGTERM) sigaddset(&all, number);
+    }
+    return all;
+  }();
   return set;
 }
 
 void watch() {
-  const sigset_t set = stop_signals();
   for (int number = 0;;)
-    if (::sigwait(&set, &number) == 0) on_signal(number);
+    if (::sigwait(&stop_signals(), &number) == 0) on_signal(number);
 }
 
 }  // namespace
@@ -36,9 +44,9 @@ void catch_stop_signals() {
     struct sigaction action {};
     action.sa_handler = on_signal;  // for threads that were there before
     action.sa_flags = SA_RESTART;
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
-    const sigset_t set = stop_signals();
-    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);  // threads that begin from here on inherit it
+    for (const int number : {SIGINT, SIGTERM, SIGHUP})
+      if (sigismember(&stop_signals(), number) == 1) ::sigaction(number, &action, nullptr);
+    ::pthread_sigmask(SIG_BLOCK, &stop_signals(), nullptr);  // threads that begin from here on inherit it
     std::thread(watch).detach();
     return true;
   }();

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <base/entries.hpp>
 #include <base/files.hpp>
 #include <base/hash.hpp>
 #include <base/units.hpp>
@@ -68,9 +69,11 @@ bool reads_back(const fs::path& folder) {
   }
 }
 
+fs::path trash_of(const fs::path& folder) { return folder.parent_path() / (".trash-" + folder.filename().string()); }
+
 /// A deletion that a crash cannot turn into half a checkpoint: out of sight first.
 void discard(const fs::path& folder) {
-  const fs::path trash = folder.parent_path() / (".trash-" + folder.filename().string());
+  const fs::path trash = trash_of(folder);
   std::error_code ignored;
   fs::remove_all(trash, ignored);
   move(folder, trash);
@@ -87,17 +90,16 @@ Store::Store(const fs::path& run_folder, std::string run_id, std::function<void(
   for (const fs::path& folder : {run_folder, root_}) sync_name_of(folder);
   sync_folder(root_);
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(root_)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(".tmp-") || name.starts_with(".trash-")) fs::remove_all(entry.path(), ignored);
-  }
+  for (const std::string& name : names_in(root_))
+    if (name.starts_with(".tmp-") || name.starts_with(".trash-")) fs::remove_all(root_ / name, ignored);
 }
 
 fs::path Store::folder_of(int64_t step) const { return root_ / step_name(step); }
 
 fs::path Store::save(int64_t step, const Content& content, std::map<std::string, std::string> fingerprints) {
   const fs::path target = folder_of(step);
-  if (fs::exists(target)) return target;
+  if (in_doubt_.contains(step)) withdraw(step);
+  if (type_of(target) != fs::file_type::not_found) return target;
   require_finite(content.tensors, step);
   require_room(root_, content);
   const fs::path temp = root_ / (".tmp-" + std::to_string(step) + "-" + run_id_ + "-" + std::to_string(++attempts_));
@@ -110,18 +112,34 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
     manifest.files = {{kTensorsName, written.bytes, written.xxh128},
                       {kStateName, content.state.size(), xxh128(content.state)}};
     for (const FileRecord& record : manifest.files)
-      if (fs::file_size(temp / record.name) != record.bytes)
+      if (size_of(temp / record.name) != record.bytes)
         throw Error(ExitCode::io, (temp / record.name).string() + ": has another size than was written");
     write_file_atomically(temp / kManifestName, manifest_text(manifest));  // syncs the folder after it
     if (may_commit_) may_commit_();
     rename_new(temp, target);
+    in_doubt_.insert(step);
     sync_folder(root_);  // the commit point
+    in_doubt_.erase(step);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(temp, ignored);
+    try {
+      if (in_doubt_.contains(step)) withdraw(step);
+    } catch (const Error&) {  // before the next attempt
+    }
     throw;
   }
   return target;
+}
+
+void Store::withdraw(int64_t step) {
+  const fs::path folder = folder_of(step);
+  std::error_code ignored;
+  if (type_of(folder) != fs::file_type::not_found)
+    discard(folder);
+  else
+    fs::remove_all(trash_of(folder), ignored);
+  in_doubt_.erase(step);
 }
 
 std::vector<int64_t> Store::steps() const { return steps_in(root_); }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,10 @@ class Store {
   /// is called before a checkpoint gets its name and throws when it must not.
   Store(const std::filesystem::path& run_folder, std::string run_id, std::function<void()> may_commit = {});
 
-  /// Saves durably and returns the checkpoint's folder; one of the same step that is already there is kept. Throws
-  /// Error: io (IO_NO_SPACE for a full disk; nothing is left behind and no checkpoint is lost), non_finite when a
-  /// tensor holds NaN or infinity: such a state is never committed.
+  /// Saves durably and returns the checkpoint's folder; one of the same step that is already there is kept, unless it
+  /// is of a save of this object that failed after it had its name: that one is withdrawn and saved anew. Throws Error:
+  /// io (IO_NO_SPACE for a full disk; nothing is left behind and no checkpoint is lost), non_finite when a tensor holds
+  /// NaN or infinity: such a state is never committed.
   std::filesystem::path save(int64_t step, const Content& content, std::map<std::string, std::string> fingerprints);
 
   /// Deletes what `keep` does not keep. Call after a successful save.
@@ -58,10 +60,12 @@ class Store {
 
  private:
   [[nodiscard]] std::filesystem::path folder_of(int64_t step) const;
+  void withdraw(int64_t step);
   std::filesystem::path root_;  // RUN/ckpt
   std::string run_id_;
   std::function<void()> may_commit_;
   int attempts_ = 0;
+  std::set<int64_t> in_doubt_;  ///< renamed, but the name was not synced: after a failed fsync none tells more
 };
 
 /// Reads and verifies one checkpoint folder. Throws Error (bad_input, not_found).

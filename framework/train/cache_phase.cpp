@@ -223,6 +223,13 @@ void agree(Assembly& assembly, distributed::Group& ranks) {
   ranks.require_apart(identities_of(assembly.devices()));
 }
 
+std::map<std::string, std::string> identities_of_data(Assembly& assembly, const data::Dataset& dataset) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  const bool all = !recipe.validates();
+  return {{"data", identity_of(all ? dataset : data::part_of(dataset, data::hold_out(dataset, recipe), false))},
+          {"encoders", identity_of(encoders_of(assembly))}};
+}
+
 Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
   const recipe::Recipe& recipe = assembly.recipe();

@@ -1,12 +1,14 @@
 /// @file The phase before training: scan the data, encode what the cache lacks, free the encoders.
 #pragma once
 
+#include <data/source.hpp>
 #include <distributed/group.hpp>
 #include <metrics/console.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/batch_source.hpp>
 #include <train/samples.hpp>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +27,9 @@ struct Prepared {
   std::string data_identity;                    ///< hash of what is trained on, in order, for checkpoints
   int64_t latents_made = 0, captions_made = 0;  ///< not found in the cache, by all ranks
 };
+
+/// What a checkpoint of a run on `dataset`, as it is scanned, would hold as "data" and "encoders".
+std::map<std::string, std::string> identities_of_data(Assembly& assembly, const data::Dataset& dataset);
 
 /// How progress is shown: a bar on a terminal, plain lines elsewhere, nothing with --quiet.
 metrics::ConsoleOptions console_options(const Request& request);

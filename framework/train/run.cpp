@@ -421,11 +421,11 @@ void Run::save_checkpoint(Save when) {
           steps_done(), [this] { return state(); }, fingerprints(), when == Save::at_the_end, patience, note);
     });
   } catch (const Error& error) {
-    if (error.exit_code() != ExitCode::io || when == Save::on_the_way || last_checkpoint_.empty()) throw;
-    throw Error(ExitCode::io,
-                std::string(error.what()) + "\n  The newest checkpoint is " + last_checkpoint_.string() +
-                    "; the same command goes on from there.",
-                error.code());
+    if (error.exit_code() != ExitCode::io || when == Save::on_the_way) throw;
+    std::string text = error.what();
+    if (!last_checkpoint_.empty())
+      text += "\n  The newest checkpoint is " + last_checkpoint_.string() + "; the same command goes on from there.";
+    throw Error(ExitCode::io, text + export_at_least(), error.code());
   }
   try {
     places_->rotate({recipe_.checkpoint.keep, recipe_.checkpoint.keep_every});
@@ -449,6 +449,17 @@ void Run::export_weights() {
   const distributed::LongWork work(ranks_, "exporting", distributed::LongWork::When::always);
   const Averaged averaged(ema_);
   last_export_ = phases_.during("save", [&] { return export_trained(loaded_, export_file(), steps_done()); });
+}
+
+std::string Run::export_at_least() {
+  if (steps_done() == first_step_) return {};
+  try {
+    const Averaged averaged(ema_);
+    const fs::path file = export_trained(loaded_, export_file(), steps_done());
+    return "\n  The result of step " + std::to_string(steps_done()) + " is written: " + file.string();
+  } catch (const Error&) {  // that does not fit either; what stands in the way is told
+    return {};
+  }
 }
 
 void Run::finish() {

@@ -77,6 +77,8 @@ class Run {
   [[nodiscard]] bool is_saved(int64_t step) const;
   void save_on_the_way();
   void export_weights();
+  /// What is trained when its checkpoint has no room: a result is several times smaller. In words; empty without room.
+  std::string export_at_least();
   std::filesystem::path export_file() const;
   std::filesystem::path grid_file() const;
   /// What the user is told at the end.

@@ -35,11 +35,15 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const std::string& doing, int number) const {
-  const bool full = number == ENOSPC || number == EDQUOT;
+  const bool full = number == ENOSPC || number == EDQUOT, limited = number == EFBIG;
   throw Error(ExitCode::io,
               "cannot " + doing + " " + target_.string() + ": " + std::strerror(number) +
-                  (full ? "; free some space or write elsewhere" : ""),
-              full ? "IO_NO_SPACE" : "");
+                  (full      ? "; free some space or write elsewhere"
+                   : limited ? "; raise the limit on the size of files (ulimit -f), or write to another file system"
+                             : ""),
+              full      ? "IO_NO_SPACE"
+              : limited ? "IO_FILE_SIZE"
+                        : "");
 }
 
 void AtomicFile::reserve(uint64_t bytes) {

@@ -16,8 +16,8 @@ MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$2" && echo ready && exec sleep 300'
 
 
 class FullDisk(RunCase):
-    def begin(self, size="6m", **more):
-        """Starts a run in disk/run; returns the process and the disk as seen from here."""
+    def begin(self, size="6m", action="run", **more):
+        """Starts a run, or another command, in disk/run; returns the process and the disk as seen from here."""
         disk = self.folder / "disk"
         disk.mkdir()
         command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, "sh", size, str(disk)]
@@ -27,7 +27,7 @@ class FullDisk(RunCase):
             self.skipTest(f"no tmpfs can be mounted here: {holder.stderr.read().strip()}")
         enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(holder.pid)]
         arguments = self.arguments(disk / "run", metrics__tensorboard="true", **more)
-        process = subprocess.Popen([*enter, PROGRAM, *map(str, arguments)], env=environment(), text=True,
+        process = subprocess.Popen([*enter, PROGRAM, action, *map(str, arguments[1:])], env=environment(), text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
         self.addCleanup(self.stop, process)
         return process, pathlib.Path(f"/proc/{holder.pid}/root{disk}")
@@ -101,6 +101,27 @@ class FullDisk(RunCase):
         (run / "run.json").write_text(json.dumps({"run_id": saved[0].parents[1].name.removeprefix("run-")}))
         step = int(saved[0].name.removeprefix("step-"))
         self.train(run, texts=f"going on after step {step}", run__steps=step + 1, checkpoint__fallback=spare)
+
+    def test_check_foretells_a_full_disk(self):
+        for size, code in (("1500k", IO_ERROR), ("20m", 0)):
+            process, _ = self.begin(size, "check", run__steps=40, checkpoint__every=10)
+            out, err = process.communicate()
+            self.assertEqual(process.returncode, code, out + err)
+            (self.folder / "disk").rmdir()
+            if code == IO_ERROR:
+                self.assertIn("ERROR  disk", out)
+                self.assertIn("the checkpoints and results that are still to be written take", out)
+
+    def test_a_result_is_written_where_its_checkpoint_has_no_room(self):
+        self.train(self.folder / "other", run__steps=1)
+        lora = (self.folder / "other/lora/small-1.safetensors").stat().st_size
+        process, inside = self.begin(run__steps=30, checkpoint__final_save_wait=1)
+        self.wait_for_steps(process, inside / "run", 2)
+        self.fill(inside, lora * 2)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, IO_ERROR, err)
+        self.assertTrue((inside / "run/lora/small-30.safetensors").exists())
+        self.assertIn(f"The result of step 30 is written: {self.folder}/disk/run/lora/small-30.safetensors", err)
 
     def test_without_room_the_run_waits_and_gives_up(self):
         process, inside = self.begin(run__steps=30, checkpoint__final_save_wait=2)

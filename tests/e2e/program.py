@@ -10,6 +10,7 @@ import os
 import pathlib
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -28,6 +29,12 @@ TIMEOUT = 120
 if "XDG_CONFIG_HOME" not in os.environ:
     os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="trainer-e2e-config-")
     atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+
+# A shell has a program that it puts in the background ignore SIGINT, and nohup SIGHUP; ours keeps to that. The tests
+# send both: a handler of this process, unlike what is ignored, is not inherited.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # What a user must never see, whatever is wrong.
 TRACES = (

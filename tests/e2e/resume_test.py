@@ -10,7 +10,7 @@ import unittest
 from interrupted import MIXED, PREEMPTED, STEPS, InterruptedCase
 from program import RunCase, log_lines, read_header, reseal, write_safetensors, xxh128
 
-BAD_INPUT, BAD_RECIPE, NOT_FOUND, LOCKED, INTERRUPTED = 65, 78, 66, 77, 130
+BAD_INPUT, BAD_RECIPE, NOT_FOUND, INTERRUPTED = 65, 78, 66, 130
 
 
 class Interrupted(InterruptedCase):
@@ -72,48 +72,6 @@ class Interrupted(InterruptedCase):
         self.assertEqual(list(run.glob("ckpt/step-*")), [], "nothing is saved")
 
 
-class Starting(RunCase):
-    def test_folder_of_a_living_run(self):
-        run = self.folder / "run"
-        process = self.start(*self.arguments(run, run__steps=100000))
-        self.wait_for_steps(process, run, 1)
-        self.train(run, code=LOCKED, texts=[str(run), f"pid {process.pid}", "run.output"])
-        process.kill()
-        process.wait()
-        self.train(run)  # a dead one holds nothing
-
-    def test_required_without_checkpoint(self):
-        self.train(self.folder / "run", code=NOT_FOUND, texts=["--resume required"], options=["--resume", "required"])
-
-    def test_never_in_a_used_folder(self):
-        run = self.folder / "run"
-        self.train(run, run__steps=2, options=["--resume", "never"])
-        log = (run / "log.jsonl").read_bytes()
-        self.train(
-            run, run__steps=4, code=LOCKED, texts=["--resume never", "run.output"], options=["--resume", "never"]
-        )
-        self.assertEqual((run / "log.jsonl").read_bytes(), log)
-
-    def test_named_checkpoint(self):
-        run = self.folder / "run"
-        self.train(run, run__steps=4, checkpoint__every=2, checkpoint__keep=0)
-        self.train(
-            self.folder / "other",
-            run__steps=4,
-            options=["--resume", run / "ckpt/step-0000000002"],
-            texts="going on after step 2",
-        )
-        self.assertEqual(
-            (run / "lora/small-4.safetensors").read_bytes(),
-            (self.folder / "other/lora/small-4.safetensors").read_bytes(),
-        )
-
-    def test_rotation_keeps_the_newest(self):
-        run = self.folder / "run"
-        self.train(run, run__steps=5, checkpoint__every=1, checkpoint__keep=2)
-        self.assertEqual(sorted(path.name for path in (run / "ckpt").iterdir()), ["step-0000000004", "step-0000000005"])
-
-
 class Changed(RunCase):
     def setUp(self):
         super().setUp()
@@ -127,6 +85,10 @@ class Changed(RunCase):
             "cache__folder": self.folder / "cache",
         }
         self.train(self.run_folder, **self.base)
+
+    def check(self, code, texts, **more):
+        """What `trainer check` says of the run that `again` would start."""
+        return self.expect(code, texts, "check", *self.arguments(self.run_folder, **{**self.base, **more})[1:])
 
     def again(self, code, texts, **more):
         return self.train(self.run_folder, code=code, texts=texts, **{**self.base, **more})
@@ -248,6 +210,7 @@ class Changed(RunCase):
 
     def test_caption(self):
         (self.data / self.names[0]).with_suffix(".txt").write_text("something else")
+        self.check(BAD_RECIPE, "the pictures or captions are not those", run__steps=4)
         self.again(BAD_RECIPE, "the pictures or captions are not those", run__steps=4)
 
     def test_base_weights(self):
@@ -260,6 +223,7 @@ class Changed(RunCase):
         file = self.transformer / "config.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "rope_theta": 3000}))
         refused = f"the values of config.json in {self.transformer} are not those"
+        self.check(BAD_RECIPE, refused, run__steps=4)
         self.again(BAD_RECIPE, refused, run__steps=4)
         self.again(0, refused, options=["--resume-with", "recipe"], run__steps=4)
 
@@ -270,6 +234,8 @@ class Changed(RunCase):
         raw = bytearray(file.read_bytes())
         raw[-100] ^= 1
         file.write_bytes(raw)
+        self.check(0, ["goes on after step 2; not taken: ", "step-0000000004", "(hash)"], run__steps=6)
+        self.assertTrue(file.exists(), "a check changes nothing")
         result = self.again(0, ["going on after step 2", "set aside as step-0000000004.bad-CKPT_HASH"], run__steps=4)
         self.assertEqual((self.run_folder / "lora/small-4.safetensors").read_bytes(), expected)
         self.assertEqual([line["step"] for line in log_lines(self.run_folder)], [1, 2, 3, 4])
@@ -282,15 +248,16 @@ class Changed(RunCase):
         self.assertIn("after 5 no further one is made", warned.err)
         self.assertFalse(notes.exists(), "the run ended well")
         notes.write_text(json.dumps({"from": 4, "reached": 5, "failures": 4, "ended_at": 5}))
-        for _ in range(2):
-            self.again(BAD_INPUT, ["5 runs in a row went on", f"delete {notes}"], run__steps=6)
+        for run in (self.check, self.again) * 2:
+            run(BAD_INPUT, ["5 runs in a row went on", f"delete {notes}"], run__steps=6)
+        self.assertEqual(json.loads(notes.read_text())["failures"], 4)
         notes.unlink()
         self.again(0, "going on after step 4", run__steps=6)
 
     def test_no_whole_checkpoint(self):
         (self.run_folder / "ckpt/step-0000000002/MANIFEST.json").write_text("{}")
-        for _ in range(2):  # never a silent restart, the second time neither
-            self.again(NOT_FOUND, ["none is whole"], run__steps=4)
+        for run in (self.check, self.again) * 2:  # never a silent restart, the second time neither
+            run(NOT_FOUND, ["none is whole"], run__steps=4)
 
     def refused(self, texts, **more):
         """`run` and `check` miss a checkpoint; nothing of the run changes."""

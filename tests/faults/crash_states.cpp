@@ -31,6 +31,7 @@ std::string text_of(const Operation& operation) {
                                       "close",  "rename", "unlink",   "mkdir",    "rmdir"};
   std::string text = std::string(names[static_cast<int>(operation.kind)]) + " " + operation.path;
   if (!operation.target.empty()) text += " -> " + operation.target;
+  if (operation.lost) text += " (fails)";
   if (!operation.data.empty()) text += " (" + std::to_string(operation.data.size()) + " bytes)";
   return text;
 }
@@ -71,9 +72,13 @@ Disk::Place Disk::place(const std::string& path) const {
   return {folder_at(whole.parent_path().string()), whole.filename().string()};
 }
 
+void Disk::change_in(std::map<std::string, Entry>& names, const Change& change) {
+  if (!change.remove.empty()) names.erase(change.remove);
+  if (!change.insert.empty()) names[change.insert] = change.entry;
+}
+
 void Disk::change(Folder& folder, Change change) {
-  if (!change.remove.empty()) folder.now.erase(change.remove);
-  if (!change.insert.empty()) folder.now[change.insert] = change.entry;
+  change_in(folder.now, change);
   folder.pending.push_back(std::move(change));
 }
 
@@ -100,11 +105,13 @@ void Disk::apply(const Operation& operation) {
     case Kind::sync: {
       if (operation.file == 0) {
         const auto folder = folder_at(operation.path);
-        folder->durable = folder->now;
+        if (!operation.lost)
+          for (const Change& one : folder->pending) change_in(folder->durable, one);
         return folder->pending.clear();
       }
       File& file = *open_.at(operation.file);
-      for (const Operation& one : file.pending) apply_to(file.durable, one);
+      if (!operation.lost)
+        for (const Operation& one : file.pending) apply_to(file.durable, one);
       return file.pending.clear();
     }
     case Kind::rename: {
@@ -133,11 +140,7 @@ void Disk::write_out(const Folder& folder, const fs::path& to, const Loss& loss,
   std::map<std::string, Entry> names = folder.durable;
   std::size_t kept = loss.names == Loss::Names::lost ? 0 : folder.pending.size();
   if (loss.names == Loss::Names::random) kept = drawn(draw, folder.pending.size() + 1);
-  for (std::size_t i = 0; i < kept; ++i) {
-    const Change& change = folder.pending[i];
-    if (!change.remove.empty()) names.erase(change.remove);
-    if (!change.insert.empty()) names[change.insert] = change.entry;
-  }
+  for (std::size_t i = 0; i < kept; ++i) change_in(names, folder.pending[i]);
   for (const auto& [name, entry] : names) {
     if (entry.folder != nullptr) {
       fs::create_directory(to / name);

@@ -54,6 +54,7 @@ class Disk {
     std::shared_ptr<Folder> folder;
     std::string name;
   };
+  static void change_in(std::map<std::string, Entry>& names, const Change& change);
   static void change(Folder& folder, Change change);
   [[nodiscard]] Place place(const std::string& path) const;
   [[nodiscard]] std::shared_ptr<Folder> folder_at(const std::string& path) const;

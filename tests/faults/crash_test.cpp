@@ -1,6 +1,7 @@
 /// @file The machine dies after any file operation of a save, with un-synced changes there, missing or torn; and again
 /// while the next start cleans up.
 #include <gtest/gtest.h>
+#include <checkpoint/patience.hpp>
 #include <checkpoint/recovery.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -189,6 +190,35 @@ TEST(Crash, AfterAFirstSaveThatFollowsAKill) {
     }
   }
   expect_none("crashes after a first save that follows a kill", verdict);
+}
+
+/// One call fails, the save is tried again as a run does, and then the machine dies: what was reported as saved is
+/// there, though the kernel calls clean what a failed sync did not write.
+TEST(Crash, AfterASaveThatWasTriedAgain) {
+  Scratch scratch, after;
+  const checkpoint::Patience at_once{.sleep = [](std::chrono::milliseconds) {}};
+  const Failure failure{EIO, false, /*loses=*/true};
+  Verdict verdict;
+  int64_t again = 0;
+  std::size_t at = 0, calls = 1;
+  for (; at < calls; ++at) {
+    const fs::path run = scratch.fresh();
+    prepare(run);
+    Disk disk(run);
+    checkpoint::Store store(run, "run");
+    Journal journal(run);
+    journal.fail = [&](std::size_t number, Kind) { return number == at ? &failure : nullptr; };
+    checkpoint::save_patiently([&] { store.save(3, state_of(3), {}); }, at_once, [&](const std::string&) { ++again; });
+    calls = journal.calls();
+    for (const Operation& operation : journal.operations()) disk.apply(operation);
+    for (const Loss& loss : losses(2)) {
+      disk.crash_into(after.fresh(), loss);
+      judge(after.path() / "run", 3, "call " + std::to_string(at) + " fails, " + text_of(loss), verdict);
+    }
+  }
+  EXPECT_GT(at, 20U);
+  EXPECT_GT(again, 10);
+  expect_none("crashes after a save that was tried again", verdict);
 }
 
 /// The rule itself: everything in a folder is durable before the folder gets its name, and the name before save

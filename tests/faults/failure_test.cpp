@@ -86,5 +86,35 @@ TEST(Failure, OfEveryOperationOfASave) {
   }
 }
 
+/// What that leaves may vanish in a crash, though it is seen: the next attempt must not take it for saved.
+TEST(Failure, OfTheLastSyncIsNoSavedCheckpoint) {
+  Scratch scratch;
+  prepare(scratch.fresh());
+  const fs::path run = scratch.path() / "run", folder = run / "ckpt/step-0000000003";
+  checkpoint::Store store(run, "run");
+  Journal journal(run);
+  const Failure failure{EIO, false};
+  int failures = 0;
+  const auto named = [&] {
+    return !journal.operations().empty() && journal.operations().back().target == "ckpt/step-0000000003";
+  };
+  journal.fail = [&](std::size_t, Kind kind) {
+    return kind == Kind::sync && named() && ++failures == 1 ? &failure : nullptr;
+  };
+  EXPECT_THROW(store.save(3, state_of(3), {}), Error);
+  EXPECT_EQ(failures, 1);
+  EXPECT_FALSE(fs::exists(folder));
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{1, 2}));
+  const std::size_t before = journal.operations().size();
+  EXPECT_EQ(store.save(3, state_of(3), {}), folder);
+  std::size_t writes = 0;
+  for (std::size_t i = before; i < journal.operations().size(); ++i)
+    writes += journal.operations()[i].kind == Kind::write ? 1 : 0;
+  EXPECT_GE(writes, 3U) << "all files are new";
+  const Operation& last = journal.operations().back();
+  EXPECT_TRUE(last.kind == Kind::close || last.kind == Kind::sync) << text_of(last);
+  EXPECT_EQ(last.path, "ckpt");
+}
+
 }  // namespace
 }  // namespace trainer::faults

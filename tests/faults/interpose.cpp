@@ -59,7 +59,11 @@ std::optional<std::string> inside(int folder, const char* path) {
 /// Performs a call on a name unless it is to fail; notes it when it succeeded.
 template <typename Call>
 int on_name(Operation operation, const Call& call) {
-  if (const Failure* failure = current->next(operation.kind)) return errno = failure->error, -1;
+  if (const Failure* failure = current->next(operation.kind)) {
+    operation.lost = failure->loses && operation.kind == Kind::sync;
+    if (operation.lost) current->add(std::move(operation));
+    return errno = failure->error, -1;
+  }
   const int result = call();
   if (result == 0) current->add(std::move(operation));
   return result;

@@ -19,13 +19,15 @@ struct Operation {
   int64_t file = 0;    ///< identity of an open file, whatever its names; 0: a folder or a name
   int64_t offset = 0;  ///< write, truncate: where
   std::string data;    ///< write: what
+  bool lost = false;   ///< sync: it failed, and what it was for is never durable, whatever is synced later
 };
 std::string text_of(const Operation& operation);
 
-/// How a call fails. `perform` false: it returns -1 with `error`; true with `bytes` >= 0: a write takes only so many.
+/// How a call fails: it returns -1 with `error`, or, a short write, takes half of the bytes.
 struct Failure {
   int error = 0;
   bool short_write = false;
+  bool loses = false;  ///< a sync: the kernel calls what it did not write clean, as Linux does; noted as `lost`
 };
 
 /// Recording of the calls below `folder`, as long as it lives; one at a time in a process.

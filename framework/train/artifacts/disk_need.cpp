@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <base/units.hpp>
@@ -32,6 +33,22 @@ uint64_t bytes_in(const fs::path& folder) {
   for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error))
     if (std::error_code gone; entries->is_regular_file(gone)) bytes += entries->file_size(gone);
   return bytes;
+}
+
+uint64_t without(uint64_t bytes, uint64_t there) { return bytes > there ? bytes - there : 0; }
+
+/// What is still to be written into the run's folder. A full disk there is no end with a fallback, but for a result.
+uint64_t left_to_write(const recipe::Recipe& recipe, const DiskNeed& need) {
+  if (!recipe.checkpoint.fallback.empty()) return need.checkpoint + need.result;
+  const fs::path folder = recipe.run.output;
+  return without(need.checkpoints, bytes_in(folder / "ckpt")) +
+         without(need.results, bytes_in(folder / "lora") + bytes_in(folder / "model"));
+}
+
+bool on_one_file_system(const fs::path& one, const fs::path& two) {
+  struct stat first {
+  }, second{};
+  return ::stat(one.c_str(), &first) == 0 && ::stat(two.c_str(), &second) == 0 && first.st_dev == second.st_dev;
 }
 
 /// Latents as fp32, the widest that an autoencoder gives; every distinct caption once.
@@ -72,8 +89,7 @@ DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::
   need.checkpoints = need.checkpoint * static_cast<uint64_t>(keep > 0 ? std::min(saves, keep + 1 + for_good) : saves);
   need.results = need.result * static_cast<uint64_t>(saves);
   if (batch) {
-    const uint64_t whole = cache_bytes(dataset, *batch), there = bytes_in(recipe.cache.folder);
-    need.cache = whole > there ? whole - there : 0;
+    need.cache = without(cache_bytes(dataset, *batch), bytes_in(recipe.cache.folder));
   }
   return need;
 }
@@ -91,8 +107,13 @@ std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need) {
                       " are free; free some space or write elsewhere",
                   "IO_NO_SPACE");
   };
-  require(need.cache, free_cache, cache, "pictures and captions that are not cached yet");
-  require(need.checkpoint + need.result, free, folder, "a checkpoint and its result");
+  const uint64_t left = left_to_write(recipe, need);
+  if (on_one_file_system(folder, cache)) {
+    require(left + need.cache, free, folder, "the checkpoints, results and cache that are still to be written");
+  } else {
+    require(need.cache, free_cache, cache, "pictures and captions that are not cached yet");
+    require(left, free, folder, "the checkpoints and results that are still to be written");
+  }
   return text_of(free) + " free for " + recipe.run.output + "; " + need.text();
 }
 

@@ -24,8 +24,9 @@ struct DiskNeed {
 /// `batch`: shapes of the largest samples, nullopt when they are not known; `dataset`: what is to be cached.
 DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::optional<BatchShape>& batch);
 
-/// What is free where the run writes. Throws Error (io, IO_NO_SPACE) when there is no room for a checkpoint, an export
-/// and the cache, and (locked) when the folder cannot be written to.
+/// What is free where the run writes. Throws Error (io, IO_NO_SPACE) when a file system has no room for all of the run
+/// that will lie there at one time (with checkpoint.fallback: for one checkpoint and a result), and (locked) when the
+/// folder cannot be written to.
 std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need);
 
 }  // namespace trainer::train

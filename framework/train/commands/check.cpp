@@ -1,8 +1,11 @@
 /// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
+#include <base/entries.hpp>
 #include <base/units.hpp>
+#include <checkpoint/attempts.hpp>
 #include <checkpoint/committed.hpp>
+#include <checkpoint/recovery.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <data/holdout.hpp>
 #include <distributed/environment.hpp>
@@ -10,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <recipe/locate.hpp>
 #include <train/artifacts/disk_need.hpp>
+#include <train/artifacts/identities.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/cache_phase.hpp>
@@ -241,8 +245,8 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
          " steps each";
 }
 
-/// What a run would do with the folder that is there.
-std::string check_run_folder(Assembly& assembly) {
+/// What a run would do with the folder that is there, and the checkpoint that it would go on from.
+std::string check_run_folder(Assembly& assembly, std::optional<checkpoint::Choice>& newest) {
   const recipe::Recipe& recipe = assembly.recipe();
   const std::filesystem::path folder = recipe.run.output;
   if (const auto holder = checkpoint::RunLock::holder(folder))
@@ -251,10 +255,26 @@ std::string check_run_folder(Assembly& assembly) {
     require_same_recipe(parse_recipe(before->recipe, assembly.loader().found()), recipe, folder, before->what);
   const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
   checkpoint::require_committed(folder, steps);
-  std::error_code absent;
-  if (steps.empty() && !std::filesystem::is_directory(folder / "ckpt", absent)) return folder.string() + ", a new run";
-  return folder.string() +
-         (steps.empty() ? ", no checkpoint yet" : ", goes on after step " + std::to_string(steps.back()));
+  std::vector<std::string> notes;
+  newest = checkpoint::foretell_newest(checkpoint::roots_of(folder, recipe.checkpoint.fallback), notes);
+  if (!newest) {
+    const bool begun = type_of(folder / "ckpt") == std::filesystem::file_type::directory;
+    return folder.string() + (begun ? ", no checkpoint yet" : ", a new run");
+  }
+  const int64_t step = newest->manifest.step;
+  if (step > 0 && step < recipe.run.steps) checkpoint::Attempts::require_another(folder, step);
+  std::string text = folder.string() + ", goes on after step " + std::to_string(step);
+  for (const std::string& note : notes) text += "; not taken: " + note;
+  return text;
+}
+
+/// That what is trained on is what the checkpoint was trained on.
+std::string check_content(Assembly& assembly, const data::Dataset& dataset, const checkpoint::Choice& newest) {
+  std::map<std::string, std::string> now = identities_of_data(assembly, dataset);
+  now.merge(identities_of_weights(assembly.recipe(), *assembly.load_model(ModelUse::outline).source));
+  if (assembly.recipe().memory.budget == 0) now["formats"] = assembly.memory_stack().format_name();
+  require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe());
+  return "data, weights and encoders are those of " + newest.folder.string();
 }
 
 }  // namespace
@@ -285,7 +305,10 @@ int command_check(const Request& request) {
   });
   if (model && planned) findings.part("free memory", [&] { return check_free_memory(request, place, assembly); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
-  findings.part("run folder", [&] { return check_run_folder(assembly); });
+  std::optional<checkpoint::Choice> newest;
+  findings.part("run folder", [&] { return check_run_folder(assembly, newest); });
+  if (newest && model && !dataset.samples.empty())
+    findings.part("checkpoint", [&] { return check_content(assembly, dataset, *newest); });
   findings.part("disk", [&] { return check_room(recipe, model ? disk_need(assembly, dataset, shape) : DiskNeed()); });
   return findings.print(request.json);
 }

@@ -1,3 +1,4 @@
+#include <base/entries.hpp>
 #include <base/files.hpp>
 
 #include <gtest/gtest.h>
@@ -93,6 +94,25 @@ TEST_F(Files, CacheFolderFollowsTheEnvironment) {
 
 TEST(MakeFolders, TheParentOfABareNameIsTheCurrentFolder) {
   EXPECT_NO_THROW(make_folders(std::filesystem::path("samples.png").parent_path()));
+}
+
+TEST_F(Files, NothingThereAndNotKnownAreTwoAnswers) {
+  write_file_atomically(folder_ / "file", "abc");
+  EXPECT_EQ(type_of(folder_), fs::file_type::directory);
+  EXPECT_EQ(type_of(folder_ / "file"), fs::file_type::regular);
+  EXPECT_EQ(type_of(folder_ / "nothing"), fs::file_type::not_found);
+  EXPECT_EQ(type_of(folder_ / "file/below"), fs::file_type::not_found);
+  EXPECT_EQ(size_of(folder_ / "file"), 3U);
+  EXPECT_EQ(size_of(folder_ / "nothing"), std::nullopt);
+  EXPECT_EQ(size_of(folder_), std::nullopt);
+  write_file_atomically(folder_ / ".hidden", "");
+  EXPECT_EQ(names_in(folder_), (std::vector<std::string>{".hidden", "file"}));
+  EXPECT_TRUE(names_in(folder_ / "nothing").empty());
+  fs::create_symlink("loop", folder_ / "loop");
+  const std::string message = "cannot look at " + (folder_ / "loop").string() + ": Too many levels of symbolic links";
+  for (const auto& look : std::vector<std::function<void()>>{
+           [&] { type_of(folder_ / "loop"); }, [&] { size_of(folder_ / "loop"); }, [&] { names_in(folder_ / "loop"); }})
+    expect_error(ExitCode::io, message, look);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 /// @file The lock on a run's folder and the signals that ask it to stop.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 
 #include <checkpoint/run_lock.hpp>
 #include <checkpoint/signals.hpp>
@@ -36,6 +38,20 @@ TEST(RunLock, SecondHolderIsRefusedAndToldWhoHoldsIt) {
   EXPECT_EQ(attempt(run), "");
 }
 
+/// `trainer check` holds the lock while it looks who does.
+TEST(RunLock, OneThatLooksWhoHoldsItDoesNotStandInTheWay) {
+  const Folder folder;
+  write_text(folder.path() / ".lock", "");
+  const int fd = ::open((folder.path() / ".lock").c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(fd, LOCK_SH | LOCK_NB), 0);
+  std::thread looking([fd] {
+    ::usleep(5'000);
+    ::close(fd);
+  });
+  EXPECT_EQ(attempt(folder.path()), "");
+  looking.join();
+}
+
 TEST(RunLock, DiesWithItsProcess) {
   const Folder folder;
   int ends[2];
@@ -61,6 +77,12 @@ TEST(RunLock, FolderThatCannotBeMade) {
   EXPECT_TRUE(attempt(folder.path() / "file").starts_with("74 ")) << attempt(folder.path() / "file");
 }
 
+/// As a terminal's shell starts a program, whatever started the tests.
+void start_stopping_on_signals() {
+  for (const int number : {SIGINT, SIGHUP}) ::signal(number, SIG_DFL);
+  catch_stop_signals();
+}
+
 /// Sends it as a terminal or a scheduler does, and waits until it is seen: another thread takes it.
 void send(int number, int expected) {
   ::kill(::getpid(), number);
@@ -70,7 +92,7 @@ void send(int number, int expected) {
 TEST(Signals, OneAsksToStop) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const std::string result = in_child([number] {
-      catch_stop_signals();
+      start_stopping_on_signals();
       if (stop_signal() != 0) return std::string("asked before any signal");
       send(number, number);
       return stop_signal() == number ? std::string() : "got " + std::to_string(stop_signal());
@@ -82,7 +104,7 @@ TEST(Signals, OneAsksToStop) {
 /// Where code computes no handler may run: oneDNN keeps values where its frame goes (signals.hpp).
 TEST(Signals, TheThreadThatComputesGetsNone) {
   const std::string result = in_child([] {
-    catch_stop_signals();
+    start_stopping_on_signals();
     sigset_t blocked;
     std::string missing;
     const auto look = [&] {
@@ -97,10 +119,32 @@ TEST(Signals, TheThreadThatComputesGetsNone) {
   EXPECT_EQ(result, "");
 }
 
+TEST(Signals, WhatTheStarterHasIgnoredStaysIgnored) {
+  const std::string result = in_child([] {
+    ::signal(SIGHUP, SIG_IGN);
+    ::signal(SIGINT, SIG_IGN);
+    catch_stop_signals();
+    ::raise(SIGHUP);
+    ::raise(SIGINT);
+    sigset_t blocked;
+    ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    for (const int number : {SIGHUP, SIGINT}) {
+      struct sigaction now {};
+      if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_IGN) return std::string("a handler");
+      if (sigismember(&blocked, number) == 1) return std::string("blocked");
+    }
+    ::usleep(20'000);
+    if (stop_signal() != 0) return "asked to stop by " + std::to_string(stop_signal());
+    send(SIGTERM, SIGTERM);
+    return stop_signal() == SIGTERM ? std::string() : "SIGTERM is not seen";
+  });
+  EXPECT_EQ(result, "");
+}
+
 TEST(Signals, SecondInterruptEndsAtOnce) {
   const pid_t child = ::fork();
   if (child == 0) {
-    catch_stop_signals();
+    start_stopping_on_signals();
     send(SIGTERM, SIGTERM);
     send(SIGTERM, SIGTERM);  // a scheduler may send it twice: still only a request
     if (stop_signal() == SIGTERM) send(SIGINT, 0);

@@ -68,6 +68,27 @@ TEST(Places, AFailingFolderIsReplacedByTheFallbackAndTheRunGoesOnFromThere) {
   EXPECT_TRUE(Places(folder.path() / "other", "cd", {.fallback = spare}).steps().empty()) << "another run's";
 }
 
+/// A copy of a run's folder has its id, and so its folder below the fallback.
+TEST(Places, ACopyOfTheRunDoesNotShareTheFallbackWhileTheRunUsesIt) {
+  const Folder folder;
+  const fs::path run = folder.path() / "run", copy = folder.path() / "copy", spare = folder.path() / "spare";
+  Notes notes;
+  std::optional<Places> places(std::in_place, run, "ab", PlacesOptions{.fallback = spare});
+  spoil(run);
+  save(*places, 2, false, notes, kHasty);
+  fs::create_directory(spare / "run-ab/ckpt/.tmp-3-ab-1");  // it is just saving
+  try {
+    const Places second(copy, "ab", {.fallback = spare});
+    ADD_FAILURE() << "both write there";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::locked);
+    EXPECT_NE(std::string(error.what()).find("a copy of this run"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(fs::exists(spare / "run-ab/ckpt/.tmp-3-ab-1"));
+  places.reset();
+  EXPECT_EQ(Places(copy, "ab", {.fallback = spare}).newest(notes)->manifest.step, 2);
+}
+
 TEST(Places, DamageInOnePlaceLeavesTheOther) {
   const Folder folder;
   const fs::path run = folder.path() / "run", spare = folder.path() / "spare";
@@ -75,8 +96,9 @@ TEST(Places, DamageInOnePlaceLeavesTheOther) {
   Store(run, "ab").save(5, content_of(5), {});
   Store(spare / "run-ab", "ab").save(7, content_of(7), {});
   write_text(spare / "run-ab/ckpt/step-0000000007/MANIFEST.json", "{}");
-  Places places(run, "ab", {.fallback = spare});
-  EXPECT_EQ(places.newest(notes)->manifest.step, 5);
+  std::optional<Places> places(std::in_place, run, "ab", PlacesOptions{.fallback = spare});
+  EXPECT_EQ(places->newest(notes)->manifest.step, 5);
+  places.reset();
   EXPECT_EQ(notes.size(), 2U);
   Store(spare / "run-ab", "ab").save(8, content_of(8), {});
   write_text(run / "ckpt/step-0000000005/MANIFEST.json", "{}");

@@ -1,5 +1,6 @@
 /// @file Saving, loading, rotation, and what happens to damaged checkpoints.
 #include <base/hash.hpp>
+#include <checkpoint/recovery.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <limits>
@@ -158,6 +159,49 @@ TEST_F(StoreTest, ACheckpointUnderTheNameOfAnotherStepIsRefused) {
   const fs::path elsewhere = folder_.path() / "kept";
   fs::rename(ckpt() / "step-0000000001", elsewhere);
   expect_same(load(elsewhere).content, content_of(1));
+}
+
+/// "" when choosing a checkpoint ends with an error of the disk and leaves all as it is.
+std::string refuses_to_choose(const fs::path& run, const std::string& code) {
+  const std::set<std::string> before{"step-0000000001", "step-0000000002"};
+  std::vector<std::string> notes;
+  try {
+    const auto chosen = newest_whole(
+        run / "ckpt", [](const fs::path& folder) { verify_folder(folder); }, notes);
+    return "it chose " + (chosen ? chosen->string() : "nothing");
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::io || error.code() != code) return std::string("another error: ") + error.what();
+  }
+  try {
+    (void)looks_whole(run / "ckpt/step-0000000002");
+    return "it is known whether it looks whole";
+  } catch (const Error&) {
+  }
+  return entries(run / "ckpt") == before && notes.empty() ? "" : "one was set aside";
+}
+
+/// A disk that fails for a moment, or rights that are missing, must not cost a committed step.
+TEST_F(StoreTest, WhatCannotBeLookedAtIsNotDamaged) {
+  for (const int step : {1, 2}) store_.save(step, content_of(step), {});
+  const fs::path newest = ckpt() / "step-0000000002", away = folder_.path() / "away";
+  for (const char* name : {"MANIFEST.json", "state.json"}) {
+    fs::rename(newest / name, away);
+    fs::create_symlink(name, newest / name);  // to itself: ELOOP, as any error that is not ENOENT
+    EXPECT_EQ(refuses_to_choose(folder_.path(), ""), "") << name;
+    fs::remove(newest / name);
+    fs::rename(away, newest / name);
+  }
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() == 0)
+    for (const fs::path& path : {folder_.path(), ckpt(), newest}) ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  fs::permissions(newest, fs::perms::none);
+  EXPECT_EQ(in_child([&] {
+              if (::geteuid() == 0 && ::seteuid(kNobody) != 0) return std::string("no other user");
+              return refuses_to_choose(folder_.path(), "IO_PERMISSION");
+            }),
+            "");
+  fs::permissions(newest, fs::perms::owner_all);
+  EXPECT_EQ(store_.newest(notes_)->manifest.step, 2);
 }
 
 TEST_F(StoreTest, NothingWholeIsAnErrorAndStaysOne) {

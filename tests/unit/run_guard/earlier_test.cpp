@@ -115,6 +115,39 @@ TEST_F(Earlier, TheNewestCheckpointIsMissedWhereverItWas) {
   EXPECT_EQ(refusal(folder_, {7}), "");
 }
 
+TEST_F(Earlier, TheNoteHoldsWhereTheRunIsMovedOrCopied) {
+  const fs::path run = folder_ / "run", moved = folder_ / "moved";
+  make_folders(run / "ckpt");
+  write("run/run.json", R"({"run_id": "ab"})");
+  note_committed(run, "ab", Committed{7, run / "ckpt" / step_name(7)});
+  EXPECT_EQ(read_file(run / "run.json", 1 << 20, "note").find(folder_.string()), std::string::npos)
+      << "no absolute path";
+  EXPECT_EQ(committed(run)->folder, run / "ckpt" / step_name(7));
+  const auto damaged_newest_of_the_moved = [&] {
+    fs::rename(run, moved);
+    EXPECT_NE(refusal(moved, {5}), "");
+    make_folders(moved / "ckpt" / (step_name(7) + ".bad-CKPT_HASH"));
+    EXPECT_EQ(refusal(moved, {5}), "") << "set aside as damaged, which was told";
+    fs::remove_all(moved);
+  };
+  damaged_newest_of_the_moved();
+  make_folders(run / "ckpt");
+  write("run/run.json", R"({"run_id": "ab", "newest_checkpoint": {"step": 7, "folder": ")" +
+                            (run / "ckpt" / step_name(7)).string() + "\"}}");  // as an earlier version noted it
+  EXPECT_EQ(committed(run)->folder, run / "ckpt" / step_name(7));
+  damaged_newest_of_the_moved();
+}
+
+TEST_F(Earlier, WhatCannotBeLookedAtIsNotMissing) {
+  write("ckpt/" + step_name(5) + "/state.json", R"({"recipe": "of 5"})");
+  make_folders(folder_ / "ckpt" / step_name(9));
+  fs::create_symlink("state.json", folder_ / "ckpt" / step_name(9) / "state.json");  // to itself: no ENOENT
+  EXPECT_THROW(recipe_before(folder_), Error) << "nothing is known of the newest";
+  fs::create_symlink("run.json", folder_ / "run.json");
+  EXPECT_THROW(stored_run_id(folder_), Error) << "a new id would lose the old one";
+  EXPECT_THROW((void)committed(folder_), Error);
+}
+
 TEST_F(Earlier, ADamagedNoteIsToldAndCheckpointsAreFoundWithoutTouchingAnything) {
   for (const char* note : {"3", "{}", R"({"step": 1.5, "folder": "x"})", R"({"step": -1, "folder": "x"})",
                            R"({"step": 18446744073709551615, "folder": "x"})", R"({"step": 1, "folder": 3})"}) {
