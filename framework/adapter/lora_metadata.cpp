@@ -1,5 +1,6 @@
 #include <adapter/lora_metadata.hpp>
 #include <base/files.hpp>
+#include <base/json_depth.hpp>
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
@@ -122,6 +123,7 @@ void StatedScales::read(const std::string& text, const std::string& where, const
   const Fail fail = [&](const std::string& what) {
     throw Error(ExitCode::bad_input, where + " " + what, "LORA_CONFIG");
   };
+  require_shallow(text, where);
   const Json json = parse_once(text, fail);
   if (!json.is_object()) fail("is no JSON object");
   // diffusers puts the component before each key; other programs write peft's keys as they are.

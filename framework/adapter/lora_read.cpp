@@ -90,6 +90,8 @@ class Reader {
     if (!weights::all_finite(place))
       throw Error(ExitCode::bad_input, file_.path().string() + ": " + quote_name(name) + " holds NaN or infinity",
                   "LORA_NONFINITE");
+    // LibTorch computes nothing with 8 bits, not even whether two tensors are equal; in fp32 every value stays.
+    if (at::isFloat8Type(place.scalar_type())) place = place.to(at::kFloat);
   }
 
   void read_alpha(const std::string& name, Pair& pair) {

@@ -82,7 +82,24 @@ std::string read_all(int fd, std::size_t expected, std::size_t limit, const fs::
 
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : fs::path("."); }
 
+/// What to do about a path that cannot be looked at; empty where the reason says enough.
+const char* advice_on_looking(int number) {
+  if (number == EACCES || number == EPERM)
+    return "; allow this user to read it and to enter the folders on the way to it";
+  if (number == ELOOP) return "; a link in it leads back to itself: name the file or folder meant";
+  if (number == ENAMETOOLONG) return "; shorten it: a name has at most 255 bytes, a path 4095";
+  return number == ENOENT || number == ENOTDIR ? "; check how it is spelled" : "";
+}
+
 }  // namespace
+
+Error error_of(const fs::filesystem_error& error) {
+  const int number = error.code().value();
+  const bool missing = number == ENOENT || number == ENOTDIR;
+  return {missing ? ExitCode::not_found : ExitCode::io,
+          error.path1().string() + ": " + error.code().message() + advice_on_looking(number),
+          number == EACCES || number == EPERM ? "IO_PERMISSION" : ""};
+}
 
 std::string read_file(const fs::path& file, std::size_t limit, std::string_view what) {
   const std::string named = std::string(what) + " " + file.string();
@@ -104,7 +121,18 @@ std::string read_file(const fs::path& file, std::size_t limit, std::string_view 
   return content;
 }
 
+void require_replaceable(const fs::path& file) {
+  std::error_code failed;
+  const fs::file_status status = fs::status(file, failed);
+  if (status.type() == fs::file_type::none) throw error_of(fs::filesystem_error("", file, failed));
+  if (!fs::exists(status) || fs::is_regular_file(status)) return;
+  throw Error(ExitCode::io, "cannot replace " + file.string() + ": it is " +
+                                (fs::is_directory(status) ? "a folder" : "a device, FIFO or socket, not a file") +
+                                "; name another file");
+}
+
 void write_file_atomically(const fs::path& file, std::string_view content) {
+  require_replaceable(file);
   static std::atomic<unsigned> serial{0};
   const fs::path temp = folder_of(file) / ("." + file.filename().string() + ".tmp-" + std::to_string(::getpid()) + "-" +
                                            std::to_string(serial++));

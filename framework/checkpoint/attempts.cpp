@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <base/files.hpp>
+#include <base/json_depth.hpp>
 #include <checkpoint/attempts.hpp>
 #include <checkpoint/recovery.hpp>
 #include <nlohmann/json.hpp>
@@ -25,7 +26,9 @@ struct Record {
 std::optional<Record> read(const fs::path& file) {
   std::error_code failed;
   if (!fs::is_regular_file(file, failed) || fs::file_size(file, failed) > kLimit) return {};
-  const auto json = nlohmann::json::parse(read_file(file, kLimit, "attempts"), nullptr, /*allow_exceptions=*/false);
+  const std::string text = read_file(file, kLimit, "attempts");
+  if (nests_deeply(text)) return {};
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto number = [&](const char* key) {
     const auto it = json.is_object() ? json.find(key) : json.end();
     return it != json.end() && it->is_number_unsigned() ? it->get<int64_t>() : -1;

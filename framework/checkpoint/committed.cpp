@@ -1,5 +1,6 @@
 #include <base/entries.hpp>
 #include <base/files.hpp>
+#include <base/json_depth.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/earlier.hpp>
 #include <checkpoint/recovery.hpp>
@@ -23,7 +24,9 @@ fs::path note_file(const fs::path& run_folder) { return run_folder / "run.json";
 /// run.json; an empty object when there is none or it is damaged, which is told where its id is read.
 Json read_note(const fs::path& run_folder) {
   if (type_of(note_file(run_folder)) == fs::file_type::not_found) return Json::object();
-  Json json = Json::parse(read_file(note_file(run_folder), kLimit, "run.json"), nullptr, /*allow_exceptions=*/false);
+  const std::string text = read_file(note_file(run_folder), kLimit, "run.json");
+  if (nests_deeply(text)) return Json::object();
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : Json::object();
 }
 

@@ -1,5 +1,6 @@
 #include <base/entries.hpp>
 #include <base/files.hpp>
+#include <base/json_depth.hpp>
 #include <checkpoint/earlier.hpp>
 #include <checkpoint/recovery.hpp>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@ constexpr std::size_t kSmallLimit = std::size_t{1} << 20;
 
 /// A text of a JSON object; nullopt for anything else.
 std::optional<std::string> text_in(const std::string& json, const char* key) {
+  if (nests_deeply(json)) return {};
   const auto object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   const auto it = object.is_object() ? object.find(key) : object.end();
   if (!object.is_object() || it == object.end() || !it->is_string()) return {};

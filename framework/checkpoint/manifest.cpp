@@ -1,5 +1,6 @@
 #include <base/entries.hpp>
 #include <base/hash.hpp>
+#include <base/json_depth.hpp>
 #include <checkpoint/manifest.hpp>
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
@@ -68,6 +69,7 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
   const std::string_view body = text.substr(0, text.size() - tail), line = text.substr(text.size() - tail);
   if (!line.starts_with(kHashLine)) refuse(name, "its last line is no hash");
   if (xxh128(body) != line.substr(kHashLine.size(), kHashDigits)) refuse(name, "its content does not match its hash");
+  if (nests_deeply(body)) refuse(name, "it is nested deeper than this program writes");
   try {
     Manifest manifest = from_json(nlohmann::json::parse(body), name);
     if (manifest_text(manifest) != text) refuse(name, "it holds more than this program writes");

@@ -23,18 +23,23 @@ std::vector<plugin::SearchFolder> places(const std::string& chosen) {
   return all;
 }
 
-/// The folder with libtorch_cpu.so, under a LibTorch root or itself; empty if there is none.
-fs::path library_folder(const fs::path& root) {
-  for (const fs::path& folder : {root / "lib", root, root / "torch/lib"})
-    if (fs::exists(folder / "libtorch_cpu.so")) return fs::canonical(folder);
+/// The folder with libtorch_cpu.so, under a LibTorch root or itself; empty if there is none, with the reason in `why`
+/// when it could not be looked for.
+fs::path library_folder(const fs::path& root, std::string& why) {
+  for (const fs::path& folder : {root / "lib", root, root / "torch/lib"}) {
+    std::error_code failed;
+    if (fs::exists(folder / "libtorch_cpu.so", failed)) return fs::canonical(folder);
+    if (failed && why.empty()) why = ": " + failed.message();
+  }
   return {};
 }
 
 fs::path find_libtorch(const std::string& chosen) {
   std::string searched;
   for (const auto& [root, origin] : places(chosen)) {
-    if (const fs::path folder = library_folder(root); !folder.empty()) return folder;
-    searched += "\n  " + root.string() + " (" + origin + ")";
+    std::string why;
+    if (const fs::path folder = library_folder(root, why); !folder.empty()) return folder;
+    searched += "\n  " + root.string() + " (" + origin + ")" + why;
   }
   throw Error(ExitCode::unavailable, "LibTorch " TRAINER_TORCH_VERSION " was not found; searched:" + searched +
                                          "\n  install it with tools/setup, or name one with --libtorch or "

@@ -1,4 +1,5 @@
 /// @file The front: command line and recipe checking, without LibTorch. Commands that need it call the engine.
+#include <base/files.hpp>
 #include <base/log.hpp>
 #include <cli/commands.hpp>
 #include <trainer/sdk/error.hpp>
@@ -62,6 +63,10 @@ int main(int argc, char** argv) {
   } catch (const trainer::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(error.exit_code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    const trainer::Error told = trainer::error_of(error);
+    std::fprintf(stderr, "error: %s\n", told.what());
+    return static_cast<int>(told.exit_code());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(ExitCode::failed);

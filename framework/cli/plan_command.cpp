@@ -1,6 +1,17 @@
 #include <cli/commands.hpp>
 
+#include <cstdlib>
+
 namespace trainer::cli {
+namespace {
+
+/// No NaN and no infinity, which JSON, in which the engine is asked, has not; nor what gives infinite or no seconds.
+std::string a_speed(const std::string& text) {
+  const double number = std::strtod(text.c_str(), nullptr);
+  return number >= 1e-9 && number <= 1e9 ? "" : text + " is no speed of a device, from 1e-9 to 1e9";
+}
+
+}  // namespace
 
 void add_plan(CLI::App& app, Common& common) {
   static RecipeArguments recipe;
@@ -15,7 +26,8 @@ void add_plan(CLI::App& app, Common& common) {
           "--tflops", tflops,
           "what a device computes in a second, in 1e12 operations as it trains: the plan then tells seconds; one "
           "number, or one for each device with commas between")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(a_speed);
   command->add_option("--ranks", ranks, "plan for one of so many processes, which share every step among them")
       ->check(CLI::Range(1, 65536));
   command->footer("Example: trainer plan recipes/quickstart.toml");

@@ -56,15 +56,11 @@ std::string identity(const std::string& file) {
   return error ? file : path.string();
 }
 
-Node read_chain(const std::string& file, std::vector<std::string>& readers, bool may_extend) {
+Node read_chain(const std::string& file, std::vector<std::string>& readers) {
   Node root = parse_toml(read_file(file, kMaxBytes, "recipe"), file);
   auto& entries = std::get<Node::Entries>(root.data);
   const auto extends = std::find_if(entries.begin(), entries.end(), [](const Entry& e) { return e.key == "extends"; });
   if (extends == entries.end()) return root;
-  if (!may_extend)
-    throw Error(ExitCode::bad_recipe,
-                extends->value.position.text() + ": extends: a stored recipe is complete and extends no other");
-
   const Node named = extends->value;
   entries.erase(extends);
   const std::string base = base_file(named, file);
@@ -78,7 +74,7 @@ Node read_chain(const std::string& file, std::vector<std::string>& readers, bool
   if (readers.size() > kMaxBases) throw fail("more than " + std::to_string(kMaxBases) + " recipes in a row");
   const std::string missing = missing_path(absolute_path(base, {}, true));
   if (!missing.empty()) throw fail(missing);
-  Node merged = read_chain(base, readers, may_extend);
+  Node merged = read_chain(base, readers);
   merge(merged, std::move(root));
   return merged;
 }
@@ -136,9 +132,19 @@ void apply(Node& root, const std::string& text, Problems& problems) {
 
 }  // namespace
 
-Node read_with_bases(const std::string& file, bool may_extend) {
+Node read_with_bases(const std::string& file) {
   std::vector<std::string> readers;
-  return read_chain(file, readers, may_extend);
+  return read_chain(file, readers);
+}
+
+Node read_stored(const std::string& text, const std::string& name) {
+  if (text.size() > kMaxBytes)
+    throw Error(ExitCode::bad_input, name + " is larger than " + std::to_string(kMaxBytes) + " bytes");
+  Node root = parse_toml(text, name);
+  if (const Node* extends = root.find("extends"))
+    throw Error(ExitCode::bad_recipe,
+                extends->position.text() + ": extends: a stored recipe is complete and extends no other");
+  return root;
 }
 
 void apply_overrides(Node& root, std::span<const std::string> overrides, Problems& problems) {

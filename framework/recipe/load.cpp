@@ -253,12 +253,13 @@ std::string ComponentList::unknown(std::string_view kind, std::string_view name)
          (list.empty() ? "; no plugin of this kind was found" : list);
 }
 
-Recipe load(const std::string& file, std::span<const std::string> overrides,
-            std::span<const ComponentSchema> components, const LoadOptions& options) {
-  Node root = read_with_bases(file, options.may_extend);
+namespace {
+
+Recipe from_tree(Node root, const std::string& file, std::span<const std::string> overrides,
+                 std::span<const ComponentSchema> components, bool paths_must_exist) {
   root.position = {file, 1, 1};
   Reading reading;
-  reading.paths_must_exist = options.paths_must_exist;
+  reading.paths_must_exist = paths_must_exist;
   apply_overrides(root, overrides, reading.problems);
   const ComponentList list(components);
   Recipe recipe = RecipeReader(root, list, reading).read();
@@ -269,6 +270,17 @@ Recipe load(const std::string& file, std::span<const std::string> overrides,
   fill_in_paths(recipe);
   fill_in_rank(recipe);
   return recipe;
+}
+
+}  // namespace
+
+Recipe load(const std::string& file, std::span<const std::string> overrides,
+            std::span<const ComponentSchema> components, const LoadOptions& options) {
+  return from_tree(read_with_bases(file), file, overrides, components, options.paths_must_exist);
+}
+
+Recipe load_stored(const std::string& text, const std::string& name, std::span<const ComponentSchema> components) {
+  return from_tree(read_stored(text, name), name, {}, components, /*paths_must_exist=*/false);
 }
 
 void check_syntax(const std::string& file) { read_with_bases(file); }

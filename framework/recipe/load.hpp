@@ -13,7 +13,6 @@ namespace trainer::recipe {
 
 struct LoadOptions {
   bool paths_must_exist = true;  ///< report missing model, data, ... paths (`plan` and tests may not want that)
-  bool may_extend = true;        ///< `extends` names another file to read
 };
 
 /// Reads and checks a recipe. `overrides` are "key=value" texts of --set, applied last, in order; `components` are the
@@ -23,6 +22,10 @@ struct LoadOptions {
 /// Throws Error: not_found (no such file), bad_recipe with all mistakes at once, one "file:line:col: message" a line.
 Recipe load(const std::string& file, std::span<const std::string> overrides,
             std::span<const ComponentSchema> components, const LoadOptions& options = {});
+
+/// A recipe that a run stored (to_toml with absolute paths), from memory: no file is read or written, no path needs to
+/// exist. Throws Error as load does, with `name` for the file.
+Recipe load_stored(const std::string& text, const std::string& name, std::span<const ComponentSchema> components);
 
 /// Only reads the file and its `extends` as TOML. Throws as load does.
 void check_syntax(const std::string& file);

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <train/engine.h>
 #include <base/device_error.hpp>
+#include <base/files.hpp>
 #include <base/log.hpp>
 #include <data/image.hpp>
 #include <planner/byte_counter.hpp>
@@ -74,6 +75,9 @@ extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const 
   } catch (const std::bad_alloc&) {
     return report(ExitCode::out_of_memory,
                   std::string("the machine is out of memory") + advice_for(ExitCode::out_of_memory));
+  } catch (const std::filesystem::filesystem_error& error) {
+    const Error told = error_of(error);
+    return report(told.exit_code(), told.what());
   } catch (const std::exception& error) {
     return report(ExitCode::failed, error.what());
   }

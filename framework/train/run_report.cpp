@@ -1,5 +1,6 @@
 /// @file What a run tells its user at the start, on the way and at the end.
 #include <base/files.hpp>
+#include <base/json_depth.hpp>
 #include <base/log.hpp>
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
@@ -42,7 +43,9 @@ void Run::note_attestation() const {
   const bool known = attested(strangers);
   if (!known) log_warning(attestation_warning(strangers, recipe_.file));
   const fs::path file = folder_ / "run.json";
-  auto json = nlohmann::ordered_json::parse(read_file(file, 1 << 20, "run.json"));
+  const std::string text = read_file(file, 1 << 20, "run.json");
+  require_shallow(text, file.string());
+  auto json = nlohmann::ordered_json::parse(text);
   const auto before = json;
   json["strangers"] = describe(strangers);
   json["attested"] = known;

@@ -22,6 +22,7 @@ std::filesystem::path folder_of(const std::filesystem::path& file) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path target) : target_(std::move(target)) {
+  require_replaceable(target_);
   static std::atomic<unsigned> serial{0};
   temp_ = folder_of(target_) / ("." + target_.filename().string().substr(0, 200) + ".tmp-" +
                                 std::to_string(::getpid()) + "-" + std::to_string(serial++));

@@ -15,7 +15,7 @@ namespace trainer::weights {
 /// removes the temporary one. Because the target gets a new inode, a file that is mapped or open keeps its content.
 class AtomicFile {
  public:
-  /// Throws Error (io) when the folder cannot be written to.
+  /// Throws Error (io) when the folder cannot be written to, or when `target` is there and no regular file.
   explicit AtomicFile(std::filesystem::path target);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

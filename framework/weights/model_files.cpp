@@ -3,6 +3,7 @@
 #include <base/files.hpp>
 #include <base/hash.hpp>
 #include <base/heartbeat.hpp>
+#include <base/json_depth.hpp>
 #include <base/log.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
@@ -97,6 +98,7 @@ std::unique_ptr<ModelFiles> ModelFiles::open(const fs::path& path, const ModelOp
   const fs::path folder = fs::is_directory(model->path_, error) ? model->path_ : model->path_.parent_path();
   if (fs::exists(folder / "config.json", error)) {
     model->config_ = read_file(folder / "config.json", kMaxConfigBytes, "model configuration");
+    require_shallow(*model->config_, (folder / "config.json").string());  // plugins of others get it as text
   }
   for (std::size_t i = 0; i < model->files_.size(); ++i) {
     const TensorFile& file = model->files_[i];

@@ -28,24 +28,27 @@ bool has_width(std::string_view layer) {
 }
 
 std::map<std::string, std::string> metadata(std::string_view format, std::span<const NamedShape> layers) {
+  std::map<std::string, std::string> entries;
+  // As musubi-tuner notes it; programs that sort LoRAs tell by it what kind of adapter a file is.
+  if (format == "kohya") entries["ss_network_module"] = "networks.lora_flux_2";
   int64_t hidden = 0;
   for (const NamedShape& layer : layers) {
     // The output of the others has it.
     const int64_t width = layer.name.find("blocks.") == std::string::npos ? 0
                           : has_width(layer.name)                         ? layer.shape[1]
                                                                           : layer.shape[0];
-    if (width != 0 && hidden != 0 && width != hidden) return {};
+    if (width != 0 && hidden != 0 && width != hidden) return entries;
     if (width != 0) hidden = width;
   }
   for (const Variant& variant : kVariants) {
     if (variant.hidden != hidden) continue;
-    return {{"ss_base_model_version", format == "comfyui" ? variant.ai_toolkit : variant.musubi},
-            {"modelspec.sai_model_spec", "1.0.0"},
-            {"modelspec.architecture", variant.architecture},
-            {"modelspec.implementation", "https://github.com/black-forest-labs/flux2"},
-            {"modelspec.title", variant.title}};
+    entries.insert({{"ss_base_model_version", format == "comfyui" ? variant.ai_toolkit : variant.musubi},
+                    {"modelspec.sai_model_spec", "1.0.0"},
+                    {"modelspec.architecture", variant.architecture},
+                    {"modelspec.implementation", "https://github.com/black-forest-labs/flux2"},
+                    {"modelspec.title", variant.title}});
   }
-  return {};
+  return entries;
 }
 
 }  // namespace

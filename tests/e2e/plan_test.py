@@ -235,7 +235,8 @@ resolution = 512
         self.assertAlmostEqual(seconds[0], 2 * seconds[1], delta=1e-6 * seconds[0])
         self.assertTrue(seconds[1] < seconds[2] < seconds[0], seconds)
         self.expect(2, "--tflops", "plan", self.recipe, "--tflops", "1,2,3")
-        self.expect(2, "--tflops", "plan", self.recipe, "--tflops", "0")
+        for speeds in ("0", "-1", "nan", "inf", "-inf", "1e400", "1e-400", "100,nan", "fast"):
+            self.expect(2, ["--tflops"], "plan", self.recipe, f"--tflops={speeds}")
 
     def test_processes_share_a_step(self):
         plans = {}

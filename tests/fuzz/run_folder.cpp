@@ -92,6 +92,7 @@ void start(const fs::path& folder) {
   } catch (const Error& error) {
     fuzz::require(error.code() == "RUN_ATTEMPTS", "only too many attempts are refused");
   }
+  checkpoint::note_committed(folder, "00ff", checkpoint::Committed{kStep, folder / "ckpt"});
   if (fs::exists(folder / "log.jsonl")) check_log(folder / "log.jsonl");
 }
 

@@ -1,8 +1,10 @@
 /// @file The parts of `trainer inspect` that have a source of their own.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <plugin/loader.hpp>
+#include <string>
 #include <weights/model_files.hpp>
 
 namespace trainer::train {
@@ -12,5 +14,18 @@ using Json = nlohmann::ordered_json;
 /// Adds what a LoRA file is: family, format, readers, layers, ranks, alpha; or, when no plugin knows its layers, why.
 /// False, and nothing added, for a file that is no LoRA.
 bool inspect_lora(Json& json, const weights::ModelFiles& files, plugin::Loader& loader);
+
+/// Adds which model plugin recognises the tensors, what it says of them and which programs read them. False, and why
+/// each plugin refuses them in `refusals`, when none does.
+bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files, plugin::Loader& loader,
+                   Json& refusals);
+
+/// Adds which programs read an encoder: with plugins of `kind` (autoencoder, text_encoder) it is made on shapes alone.
+/// False when no plugin reads it.
+bool inspect_encoder(Json& json, const std::shared_ptr<weights::ModelFiles>& files, plugin::Loader& loader,
+                     const std::string& kind);
+
+/// config.json beside the files; discarded when there is none or it is no JSON.
+Json config_of(const weights::ModelFiles& files);
 
 }  // namespace trainer::train

@@ -1,6 +1,7 @@
 #include <torch/version.h>
 #include <base/files.hpp>
 #include <base/hash.hpp>
+#include <base/json_depth.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
 #include <train/artifacts/proof.hpp>
@@ -117,7 +118,9 @@ Json describe_stored_proof(const fs::path& folder, const std::map<std::string, s
   const Json none{{"found", "none"}};
   const fs::path file = folder / kFile;
   if (!fs::exists(file)) return none;
-  const Json json = Json::parse(read_file(file, kFileLimit, "proof"), nullptr, /*allow_exceptions=*/false);
+  const std::string text = read_file(file, kFileLimit, "proof");
+  if (nests_deeply(text)) return none;
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   try {
     const auto other = json.at("subject").get<std::map<std::string, std::string>>();
     Json differs = Json::array();

@@ -6,17 +6,10 @@
 #include <recipe/load.hpp>
 #include <train/artifacts/same_run.hpp>
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <random>
-#include <string_view>
 #include <utility>
 
 namespace trainer::train {
@@ -31,30 +24,6 @@ std::string new_run_id() {
   std::snprintf(text.data(), text.size(), "%08x%08x", device(), device());
   return text.data();
 }
-
-/// A file that is gone when its user is, also when that throws. Not in the run's folder, which may be full.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(std::string_view content) {
-    std::string pattern = (fs::temp_directory_path() / "trainer-recipe-XXXXXX.toml").string();
-    constexpr int kSuffix = 5;
-    const int fd = ::mkstemps(pattern.data(), kSuffix);
-    if (fd < 0) throw Error(ExitCode::io, "cannot create " + pattern + ": " + std::strerror(errno));
-    ::close(fd);
-    path_ = pattern;
-    std::ofstream(path_, std::ios::binary) << content;
-  }
-  ~TemporaryFile() {
-    std::error_code ignored;
-    fs::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 /// Keys that may differ between a checkpoint and the recipe that goes on from it: they do not change what is trained.
 /// Paths neither: what lies there is compared by content.
@@ -145,10 +114,8 @@ std::vector<std::string> overrides_to(const recipe::Recipe& before, const recipe
 }
 
 recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found) {
-  const TemporaryFile file(text);
   try {
-    return recipe::load(file.path().string(), {}, plugin::schemas(found),
-                        {.paths_must_exist = false, .may_extend = false});
+    return recipe::load_stored(text, "recipe.toml", plugin::schemas(found));
   } catch (const Error& error) {
     throw error.context("the recipe that an earlier run stored");
   }

@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <base/json_depth.hpp>
 #include <checkpoint/recovery.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/train_state.hpp>
@@ -67,6 +68,7 @@ checkpoint::Content capture(const Live& live, const Progress& progress) {
 }
 
 Progress read_progress(const checkpoint::Loaded& loaded) {
+  if (nests_deeply(loaded.content.state)) refuse(loaded, "is nested deeper than this program writes");
   const nlohmann::json state = nlohmann::json::parse(loaded.content.state, nullptr, /*allow_exceptions=*/false);
   if (!state.is_object()) refuse(loaded, "is no JSON object");
   Progress progress;

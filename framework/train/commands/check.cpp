@@ -2,6 +2,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <base/entries.hpp>
+#include <base/files.hpp>
 #include <base/units.hpp>
 #include <checkpoint/attempts.hpp>
 #include <checkpoint/committed.hpp>
@@ -23,7 +24,10 @@
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -47,6 +51,9 @@ class Findings {
       if (!missing_told_ || error.exit_code() != ExitCode::not_found) add_error(name, placed(error), error.exit_code());
     } catch (const c10::Error& error) {
       add_error(name, error.what_without_backtrace(), ExitCode::failed);
+    } catch (const std::filesystem::filesystem_error& error) {
+      const Error told = error_of(error);
+      add_error(name, told.what(), told.exit_code());
     } catch (const std::exception& error) {
       add_error(name, error.what(), ExitCode::failed);
     }
@@ -249,6 +256,8 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
 std::string check_run_folder(Assembly& assembly, std::optional<checkpoint::Choice>& newest) {
   const recipe::Recipe& recipe = assembly.recipe();
   const std::filesystem::path folder = recipe.run.output;
+  if (::access(folder.c_str(), R_OK | W_OK | X_OK) != 0 && errno == EACCES)
+    throw Error(ExitCode::locked, folder.string() + ": no permission to write there; choose another run.output");
   if (const auto holder = checkpoint::RunLock::holder(folder))
     throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder))

@@ -1,5 +1,6 @@
 /// @file `trainer export LORA --format NAME`: a LoRA file in the form that another program reads.
 #include <adapter/lora_file.hpp>
+#include <base/files.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/lora_families.hpp>
 #include <train/commands/commands.hpp>
@@ -26,6 +27,7 @@ int command_export(const Request& request) {
   const KnownLora known = open_lora(loader, file, request.model);
   const LoraFormat& format = adapter::format_named(known.family, request.format);
   const fs::path output = output_of(request, source);
+  require_replaceable(output);
   if (fs::exists(output) && !request.force)
     throw Error(ExitCode::usage, output.string() + " exists: give another --output, or --force to replace it");
   adapter::write_lora(output, known.lora, known.family, format);

@@ -1,12 +1,11 @@
 /// @file `trainer inspect FILE`: what a weight file, model folder, LoRA or checkpoint is.
 #include <base/printable.hpp>
 #include <base/units.hpp>
+#include <checkpoint/recovery.hpp>
 #include <checkpoint/store.hpp>
 #include <nlohmann/json.hpp>
 #include <plugin/loader.hpp>
-#include <recipe/default_options.hpp>
 #include <train/artifacts/inspect.hpp>
-#include <train/assembly/model_builder.hpp>
 #include <train/commands/commands.hpp>
 #include <weights/convert.hpp>
 #include <weights/model_files.hpp>
@@ -14,12 +13,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 namespace trainer::train {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr int kKeyWidth = 14;
+constexpr const char *kAutoencoder = "autoencoder (VAE)", *kTextEncoder = "text encoder (language model)";
 constexpr uint64_t kReadAlways = uint64_t{1} << 30;  // values of smaller files are looked at without being asked
 
 /// As the file format names it, e.g. "BF16".
@@ -63,34 +64,6 @@ void add_finite(Json& json, weights::ModelFiles& files) {
   if (!bad.empty()) json["not_finite"] = std::move(bad);
 }
 
-/// Asks every model plugin whether it recognises the tensors.
-bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files, plugin::Loader& loader) {
-  Json refusals;
-  for (const plugin::Manifest& manifest : loader.found().manifests) {
-    if (manifest.schema.kind != "model") continue;
-    try {
-      loader.require("model", manifest.schema.name);
-      const ModelComponent& offered = loader.registry().models.find(manifest.schema.name)->second;
-      std::shared_ptr<WeightSource> source = files;
-      if (offered.map_weights != nullptr) source = offered.map_weights(files);
-      SourceBuilder builder(*source, {.headers_only = true});
-      const Options options = recipe::default_options(manifest.schema);
-      const auto model = offered.create(ModelContext{options, *source, files->config().value_or(""), builder});
-      json["what"] = "model for plugin \"" + manifest.schema.name + "\"";
-      json["description"] = model->describe();
-      json["linear_layers"] = Json::array();
-      for (const Linear& linear : builder.inventory().linears)
-        json["linear_layers"].push_back(linear.name() + "  " + std::to_string(linear.state().out) + " x " +
-                                        std::to_string(linear.state().in));
-      return true;
-    } catch (const std::exception& error) {
-      refusals[manifest.schema.name] = error.what();  // the next plugin may know it
-    }
-  }
-  if (!refusals.empty()) json["not_a_model_of"] = std::move(refusals);
-  return false;
-}
-
 bool has(const weights::ModelFiles& files, std::initializer_list<std::string_view> parts) {
   const std::vector<std::string> names = files.names();
   return std::all_of(parts.begin(), parts.end(), [&](std::string_view part) {
@@ -111,28 +84,56 @@ std::string kind_of_ours(const weights::ModelFiles& files) {
 /// What the names that other programs give tell.
 std::string kind_by_content(const weights::ModelFiles& files) {
   if (std::string ours = kind_of_ours(files); !ours.empty()) return ours;
-  if (has(files, {"encoder.", "decoder.", "conv"})) return "autoencoder (VAE)";
-  if (has(files, {"embed_tokens", "layers.0.", "self_attn"})) return "text encoder (language model)";
+  if (has(files, {"encoder.", "decoder.", "conv"})) return kAutoencoder;
+  if (has(files, {"embed_tokens", "layers.0.", "self_attn"})) return kTextEncoder;
   return "tensors";
 }
 
-void inspect_unknown(Json& json, const weights::ModelFiles& files) {
+void inspect_unknown(Json& json, const std::shared_ptr<weights::ModelFiles>& opened, plugin::Loader& loader,
+                     Json not_a_model_of) {
+  const weights::ModelFiles& files = *opened;
   const std::string kind = kind_by_content(files);
   json["what"] = kind;
-  if (files.config()) {
-    const Json config = Json::parse(*files.config(), nullptr, /*allow_exceptions=*/false);
+  if (const Json config = config_of(files); config.is_object()) {
     for (const char* key : {"_class_name", "architectures", "model_type"}) {
-      if (!config.is_object() || !config.contains(key)) continue;
+      if (!config.contains(key)) continue;
       const Json& value = config.at(key);
       json["config"][key] = value;
       const Json& name = value.is_array() && !value.empty() ? value.front() : value;
       if (json["what"] == kind && name.is_string()) json["what"] = kind + " of " + name.get<std::string>();
     }
   }
+  const bool encoder = kind == kAutoencoder
+                           ? inspect_encoder(json, opened, loader, "autoencoder")
+                           : kind == kTextEncoder && inspect_encoder(json, opened, loader, "text_encoder");
+  if (!encoder && !not_a_model_of.empty()) json["not_a_model_of"] = std::move(not_a_model_of);
   json["names"] = Json::array();
   for (const std::string& name : files.names())
     json["names"].push_back(name + "  " + dtype_text(files.find(name)->dtype) + " " +
                             shape_text(files.find(name)->shape));
+}
+
+/// A run's folder is many things: says which of them to name, the newest first.
+void refuse_run_folder(const fs::path& folder) {
+  if (!fs::is_regular_file(folder / "run.json")) return;
+  std::vector<std::string> names;
+  std::error_code absent;
+  if (const fs::path ckpt = folder / "ckpt"; fs::is_directory(ckpt, absent))
+    if (const std::vector<int64_t> steps = checkpoint::steps_in(ckpt); !steps.empty())
+      names.push_back("ckpt/" + checkpoint::step_name(steps.back()));
+  for (const char* kind : {"lora", "model"}) {
+    std::optional<fs::directory_entry> newest;
+    for (const auto& entry : fs::directory_iterator(folder / kind, absent))
+      if (entry.path().extension() == ".safetensors" &&
+          (!newest || entry.last_write_time() > newest->last_write_time()))
+        newest = entry;
+    if (newest) names.push_back(std::string(kind) + "/" + newest->path().filename().string());
+  }
+  std::string listed;
+  for (const std::string& name : names) listed += (listed.empty() ? "" : ", ") + name;
+  throw Error(ExitCode::not_found,
+              folder.string() + ": this is the folder of a run; " +
+                  (names.empty() ? "it holds no checkpoint and no result yet" : "name what in it is meant: " + listed));
 }
 
 Json inspect_checkpoint(const fs::path& folder) {
@@ -187,16 +188,20 @@ void print(const Json& json, int indent) {
 }  // namespace
 
 int command_inspect(const Request& request) {
-  const fs::path path = request.file;
+  fs::path path = request.file;
+  if (path.filename() == checkpoint::kManifestName && fs::exists(path)) path = fs::absolute(path).parent_path();
+  const bool folder = fs::is_directory(path);  // throws for what cannot be looked at, before a name is put behind it
+  if (folder) refuse_run_folder(path);
   Json json;
-  if (fs::exists(path / checkpoint::kManifestName)) {
+  if (folder && fs::exists(path / checkpoint::kManifestName)) {
     json = inspect_checkpoint(path);
   } else {
     const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(path);
     plugin::Loader loader(request.plugins);
     const bool ours = !kind_of_ours(*files).empty();
-    if (ours || (!inspect_lora(json, *files, loader) && !inspect_model(json, files, loader)))
-      inspect_unknown(json, *files);
+    Json refusals;
+    if (ours || (!inspect_lora(json, *files, loader) && !inspect_model(json, files, loader, refusals)))
+      inspect_unknown(json, files, loader, std::move(refusals));
     add_totals(json, *files);
     if (request.values || files->total_bytes() < kReadAlways) add_finite(json, *files);
   }

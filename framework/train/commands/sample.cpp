@@ -1,4 +1,5 @@
 /// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
+#include <base/files.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/export.hpp>
 #include <train/cache_phase.hpp>
@@ -20,6 +21,7 @@ std::string free_name() {
 }  // namespace
 
 int command_sample(const Request& request) {
+  if (!request.output.empty()) require_replaceable(request.output);  // before the hours of drawing
   Assembly assembly(request);
   metrics::Console console(console_options(request));
   if (!assembly.recipe().pictures())

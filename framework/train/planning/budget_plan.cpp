@@ -1,3 +1,4 @@
+#include <base/json_depth.hpp>
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
 #include <train/planning/budget_plan.hpp>
@@ -94,6 +95,7 @@ std::string to_json(const BudgetPlan& plan) {
 
 BudgetPlan parse_plan(const std::string& text, const std::string& file) {
   constexpr auto kAnew = "; delete this file to have it planned anew";
+  require_shallow(text, file);
   try {
     const Json json = Json::parse(text);
     BudgetPlan plan;

@@ -1,3 +1,4 @@
+#include <base/json_depth.hpp>
 #include <train/validation/history.hpp>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ std::vector<ValidationPoint> read_validations(const std::filesystem::path& log) 
   std::vector<ValidationPoint> points;
   std::ifstream file(log);
   for (std::string line; std::getline(file, line);) {
-    if (line.find("\"validation_loss\"") == std::string::npos) continue;
+    if (line.find("\"validation_loss\"") == std::string::npos || nests_deeply(line)) continue;
     const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     const bool whole =
         row.is_object() && row.contains("validation_loss") && row.contains("step") && row["step"].is_number_integer();

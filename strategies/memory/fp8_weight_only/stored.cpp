@@ -16,6 +16,7 @@ namespace trainer::fp8 {
 namespace {
 
 constexpr int64_t kTile = 128;
+constexpr int64_t kLongestNote = 4096;  // bytes; theirs have about 60
 
 [[noreturn]] void refuse(const WeightSource& source, const std::string& name, const std::string& problem) {
   throw Error(ExitCode::bad_input, source.describe() + ": tensor " + quote_name(name) + " " + problem, "FP8_SCALE");
@@ -69,6 +70,8 @@ void check_note(WeightSource& source, const std::string& name) {
   if (info->dtype != at::kByte) refuse(source, name, "should be JSON text in bytes");
   const at::Tensor bytes = source.read(name).contiguous();
   if (bytes.is_meta()) return;  // a dry run
+  // Brackets in each other are gone through by recursion; so few cannot use up the stack.
+  if (bytes.numel() > kLongestNote) refuse(source, name, "is longer than a note of how a weight is packed");
   const auto* text = bytes.const_data_ptr<uint8_t>();
   const auto note = nlohmann::json::parse(text, text + bytes.numel(), nullptr, /*allow_exceptions=*/false);
   if (!note.is_object()) refuse(source, name, "is not JSON");

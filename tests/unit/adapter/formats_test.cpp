@@ -55,6 +55,29 @@ TEST_F(Formats, ThereAndBackGivesTheSameBits) {
   }
 }
 
+/// Some programs shrink LoRAs to 8 bits: what is read is written in every format, its values as they were.
+TEST_F(Formats, EveryTypeOfNumbersIsReadAndWritten) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn,
+                                     at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz}) {
+    NamedTensors tensors;
+    std::vector<LoraLayer> layers = random_layers({4, 4}, "transformer_blocks.0.attn.to_");
+    for (LoraLayer& layer : layers) {
+      layer.down = layer.down.to(dtype), layer.up = layer.up.to(dtype);
+      tensors["transformer." + layer.layer + ".lora_A.weight"] = layer.down;
+      tensors["transformer." + layer.layer + ".lora_B.weight"] = layer.up;
+    }
+    const auto file = raw(tensors);
+    for (const std::string& format : kFormats) {
+      const LoraFile back = read_lora(convert(file, format, "other"), family_);
+      ASSERT_EQ(back.layers.size(), layers.size()) << dtype;
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        EXPECT_TRUE(at::equal(back.layers[i].down.to(at::kDouble), layers[i].down.to(at::kDouble))) << dtype << format;
+        EXPECT_TRUE(at::equal(back.layers[i].up.to(at::kDouble), layers[i].up.to(at::kDouble))) << dtype << format;
+      }
+    }
+  }
+}
+
 TEST_F(Formats, OddAlphaInFp32KeepsItsStrengthAndStaysFromThen) {
   const auto layers = random_layers({4, 10});
   const auto first = write("kohya", layers, "first");

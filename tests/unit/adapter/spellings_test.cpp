@@ -136,6 +136,11 @@ TEST_F(Spellings, RefusesWhatItCannotUseAndSaysWhy) {
   EXPECT_NE(refusal(raw(good, {{"lora_adapter_metadata", "["}})).find("is no JSON object"), std::string::npos);
   EXPECT_NE(refusal(raw(good, {{"lora_adapter_metadata", R"({"transformer.use_dora": true})"}})).find("DoRA"),
             std::string::npos);
+  const std::string deep = R"({"transformer.r": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+  const std::string refused = refusal(raw(good, {{"lora_adapter_metadata", deep}}));
+  EXPECT_TRUE(refused.starts_with("JSON_DEPTH: ")) << refused;
+  EXPECT_NE(refused.find("its lora_adapter_metadata: its JSON is nested deeper than 64 levels"), std::string::npos)
+      << refused;
 }
 
 TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
@@ -223,6 +228,7 @@ TEST_F(Spellings, MetadataIsWhatTheReadersExpectAndNothingElse) {
   EXPECT_EQ(kohya, (weights::Metadata{{"format", "pt"},
                                       {"software", "trainer"},
                                       {"step", "7"},
+                                      {"ss_network_module", "networks.lora_flux_2"},
                                       {"ss_network_dim", "4"},
                                       {"ss_network_alpha", "2"}}));
   weights::Metadata diffusers = metadata_of(write("diffusers", layers));
@@ -257,7 +263,7 @@ TEST_F(Spellings, HashesAreThoseOfTheReaders) {
   const weights::Metadata kohya = metadata_of(write("kohya", layers));
   EXPECT_EQ(kohya.at("ss_base_model_version"), "flux_2_dev");
   EXPECT_EQ(kohya.at("sshs_model_hash"), data);
-  EXPECT_EQ(kohya.at("sshs_legacy_hash"), "fd20e7ab");
+  EXPECT_EQ(kohya.at("sshs_legacy_hash"), "8ed505f6");
   EXPECT_EQ(kohya.at("modelspec.hash_sha256"), "0x" + data);
   for (const char* format : {"diffusers", "comfyui"}) {
     const weights::Metadata other = metadata_of(write(format, layers));

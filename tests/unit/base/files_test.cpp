@@ -6,8 +6,11 @@
 #include <unistd.h>
 #include <trainer/sdk/error.hpp>
 
+#include <cerrno>
 #include <cstdlib>
 #include <functional>
+#include <tuple>
+#include <vector>
 
 namespace trainer {
 namespace {
@@ -61,10 +64,50 @@ TEST_F(Files, RefusesWhatItCannotRead) {
 TEST_F(Files, AFailedWriteLeavesTheOldFile) {
   const fs::path target = folder_ / "target";
   make_folders(target);  // a folder cannot be replaced by a file
-  expect_error(ExitCode::io, "cannot replace " + target.string() + ": Is a directory",
+  expect_error(ExitCode::io, "cannot replace " + target.string() + ": it is a folder; name another file",
                [&] { write_file_atomically(target, "x"); });
   EXPECT_TRUE(fs::is_directory(target));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+/// As root a rename makes a file of /dev/null, for every program of the machine.
+TEST_F(Files, OnlyAFileIsReplaced) {
+  const fs::path fifo = folder_ / "fifo", link = folder_ / "link", loop = folder_ / "loop", gone = folder_ / "gone";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  fs::create_symlink(fifo, link);
+  fs::create_symlink(loop, loop);
+  fs::create_symlink(folder_ / "nothing", gone);
+  for (const fs::path& one : {fifo, link})
+    expect_error(ExitCode::io,
+                 "cannot replace " + one.string() + ": it is a device, FIFO or socket, not a file; name another file",
+                 [&] { write_file_atomically(one, "x"); });
+  EXPECT_TRUE(fs::is_fifo(fifo));
+  expect_error(ExitCode::io,
+               loop.string() +
+                   ": Too many levels of symbolic links; a link in it leads back to itself: name the file "
+                   "or folder meant",
+               [&] { write_file_atomically(loop, "x"); });
+  write_file_atomically(gone, "x");
+  fs::create_symlink(gone, folder_ / "to_file");
+  write_file_atomically(folder_ / "to_file", "y");
+  EXPECT_EQ(read_file(gone, 1, "file"), "x") << "the link is replaced, not what it leads to";
+}
+
+TEST_F(Files, WhatCannotBeLookedAtSaysWhyAndWhatToDo) {
+  const auto told = [](const fs::path& path, int number) {
+    return error_of(fs::filesystem_error("status", path, std::error_code(number, std::generic_category())));
+  };
+  for (const auto& [number, code, text] : std::vector<std::tuple<int, ExitCode, std::string>>{
+           {ENOENT, ExitCode::not_found, "No such file or directory; check how it is spelled"},
+           {ENOTDIR, ExitCode::not_found, "Not a directory; check how it is spelled"},
+           {EACCES, ExitCode::io,
+            "Permission denied; allow this user to read it and to enter the folders on the way to it"},
+           {ENAMETOOLONG, ExitCode::io, "File name too long; shorten it: a name has at most 255 bytes, a path 4095"},
+           {EIO, ExitCode::io, "Input/output error"}}) {
+    EXPECT_EQ(told("a/b", number).what(), "a/b: " + text);
+    EXPECT_EQ(told("a/b", number).exit_code(), code) << text;
+  }
+  EXPECT_EQ(told("a", EACCES).code(), "IO_PERMISSION");
 }
 
 TEST_F(Files, MakesFolders) {

@@ -92,6 +92,9 @@ TEST(Manifest, ForeignContentUnderARightHashIsRefused) {
   expect_refused(changed("\"bytes\": 7", "\"bytes\": -7"), "\"bytes\" is -7, no whole number");
   expect_refused(changed("\"bytes\": 7", "\"bytes\": 18446744073709551615"), "no whole number");
   expect_refused(changed("\"step\": 250", "\"step\": 250, \"extra\": 1"), "it holds more than this program writes");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  expect_refused(changed("\"step\": 250", "\"step\": " + deep), "it is nested deeper than this program writes");
+  expect_refused(changed("\"step\": 250", "\"step\": 250, \"x\": " + deep), "it is nested deeper");
   expect_refused(changed("state.json", "../state.json"), "bad file name \"../state.json\"");
   expect_refused(changed("state.json", "rank-00000.safetensors"), "bad file name \"rank-00000.safetensors\"");
   expect_refused(changed("state.json", ".hidden"), "bad file name \".hidden\"");

@@ -117,6 +117,9 @@ TEST(StoredFp8, NotesOfComfy) {
             "\"convrot = true\"");
   EXPECT_NE(refusal(with(text(R"({"format": "mxfp8"})"))).find("mxfp8"), std::string::npos);
   EXPECT_NE(refusal(with(text("{"))).find("is not JSON"), std::string::npos);
+  EXPECT_NE(refusal(with(text(R"({"x": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}")))
+                .find("is longer than a note"),
+            std::string::npos);
   EXPECT_NE(refusal(with(at::ones({3}))).find("JSON text in bytes"), std::string::npos);
 }
 

@@ -384,6 +384,24 @@ def file_rules(root):
     return problems + ([f"{page}:1: rules {missing} do not stand"] if missing and not problems else [])
 
 
+# What another source has checked, or is our own program's, or counts for itself.
+SHALLOW = {"train/artifacts/inspect_component.cpp": "weights/model_files.cpp", "train/assembly/request.cpp": "the front",
+           "data/metadata.cpp": "itself", "metrics/log_file.cpp": "the tree is neither copied nor written"}
+
+
+@rule
+def json_depth(root):
+    """A tree of JSON is copied and written by recursion: no text from a file is parsed before its depth is known."""
+    problems = []
+    for path in sources(root, ["framework"], (".cpp", ".hpp")):
+        text = (root / path).read_text()
+        if "nests_deeply(" in text or "require_shallow(" in text or str(path.relative_to("framework")) in SHALLOW:
+            continue
+        problems += [f"{path}:{number}: parses JSON; ask nests_deeply or require_shallow (base/json_depth.hpp) before"
+                     for number, line in enumerate(text.splitlines(), 1) if re.search(r"[Jj]son::parse\(", line)]
+    return problems
+
+
 def main():
     if len(sys.argv) not in (2, 3) or sys.argv[1] not in RULES:
         print(f"usage: layout.py {'|'.join(RULES)} [ROOT]", file=sys.stderr)

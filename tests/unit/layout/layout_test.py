@@ -89,6 +89,13 @@ class Layout(unittest.TestCase):
         self.write("docs/file-rules.md", good.replace("`A.One`", "`A.Three`", 1))
         self.expect("file_rules", "docs/file-rules.md:1: rule 1: there is no test A.Three")
 
+    def test_json_depth(self):
+        parse = "const Json json = nlohmann::ordered_json::parse(text);\n"
+        self.write("framework/data/c.cpp", "\n" + parse)
+        self.write("framework/data/d.cpp", "require_shallow(text, name);\n" + parse)
+        self.write("framework/data/metadata.cpp", parse)
+        self.expect("json_depth", "framework/data/c.cpp:2: parses JSON")
+
     def test_module_order(self):
         self.write("framework/base/x.cpp", "#include <data/b.hpp>\n#include \"a.hpp\"\n")
         self.expect("module_order", "framework/base/x.cpp:1: base includes <data/b.hpp>, but data is above base",

@@ -236,10 +236,11 @@ TEST_F(RecipeTest, WrongBases) {
             "variable.toml:1:11: extends: \"${PATH}/x.toml\": the variable \"PATH\" may not be used in a recipe, only "
             "HOME, XDG_CACHE_HOME, TRAINER_DATA, TRAINER_MODELS");
   write("base.toml", kMinimal);
-  write("stored.toml", "extends = \"base.toml\"\n");
+  const std::string stored = "extends = \"base.toml\"\n";
+  write("stored.toml", stored);
   EXPECT_NO_THROW(read_with_bases("stored.toml"));
   try {
-    read_with_bases("stored.toml", /*may_extend=*/false);
+    read_stored(stored, "stored.toml");
     FAIL() << "another file was read";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "stored.toml:1:11: extends: a stored recipe is complete and extends no other");
@@ -254,6 +255,21 @@ TEST_F(RecipeTest, ValidationHasSomethingToBeAbout) {
   EXPECT_EQ(message_of("recipe.toml", {"validation.fraction=0"}), "no error") << "switched off";
   EXPECT_NE(message_of("recipe.toml", {"data.0.validation=true"}).find("data: every source has validation = true"),
             std::string::npos);
+}
+
+TEST_F(RecipeTest, AStoredRecipeIsCheckedAsAFileIs) {
+  const auto told = [](const std::string& text) {
+    try {
+      (void)load_stored(text, "stored", test_components());
+      return std::string("accepted");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(told(kMinimal), "accepted");
+  EXPECT_NE(told(std::string(kMinimal) + "[runs]\n").find("unknown section \"runs\""), std::string::npos);
+  EXPECT_EQ(told("[run\n").find("stored:1:"), 0U);
+  EXPECT_EQ(told(std::string((1 << 20) + 1, '\n')), "stored is larger than 1048576 bytes");
 }
 
 TEST_F(RecipeTest, MissingFiles) {

@@ -18,7 +18,7 @@ std::string text_of(const std::vector<Difference>& differences) {
 
 class WriteTest : public RecipeTest {
  protected:
-  /// The resolved text loads, from another folder, to the same recipe, and is a fixed point.
+  /// The resolved text loads, from another folder and from memory, to the same recipe, and is a fixed point.
   void expect_fixed_point(const Recipe& recipe) {
     const std::string text = to_toml(recipe);
     write("elsewhere/resolved.toml", text);
@@ -27,6 +27,9 @@ class WriteTest : public RecipeTest {
     std::filesystem::current_path("..");
     EXPECT_EQ(text_of(differences(recipe, again)), "");
     EXPECT_EQ(to_toml(again), text);
+    const Recipe stored = load_stored(text, "stored", test_components());
+    EXPECT_EQ(text_of(differences(recipe, stored)), "");
+    EXPECT_EQ(stored.file, "stored");
   }
 };
 

@@ -108,6 +108,17 @@ TEST(ModelFiles, SaysWhatIsMissing) {
   EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "ST_HEADER_TOO_LARGE", "run `git lfs pull`");
 }
 
+/// Plugins, also those of others, parse it and show values of it in their messages.
+TEST(ModelFiles, AConfigurationThatNestsDeeplyReachesNoPlugin) {
+  const TempFolder folder;
+  write_sharded(folder, "m");
+  folder.write("m/config.json", "{\"num_layers\": " + std::string(64, '[') + std::string(64, ']') + "}");
+  EXPECT_ERROR(ModelFiles::open(folder / "m"), ExitCode::bad_input, "JSON_DEPTH",
+               (folder / "m/config.json").string() + ": its JSON is nested deeper than 64 levels");
+  folder.write("m/config.json", "{\"num_layers\": " + std::string(63, '[') + std::string(63, ']') + "}");
+  EXPECT_TRUE(ModelFiles::open(folder / "m")->config().has_value());
+}
+
 TEST(ModelFiles, AFolderThatCannotBeListedIsNoEmptyOne) {
   const TempFolder folder;
   write_sharded(folder, "m");

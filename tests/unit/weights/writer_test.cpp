@@ -136,7 +136,10 @@ TEST(Writer, NamesTheFolderItCannotWriteTo) {
   EXPECT_ERROR(AtomicFile(folder / "gone/f"), ExitCode::io, "",
                "cannot create a file beside " + (folder / "gone/f").string());
   fs::create_directory(folder / "d");
-  AtomicFile file(folder / "d");
+  EXPECT_ERROR(AtomicFile(folder / "d"), ExitCode::io, "",
+               "cannot replace " + (folder / "d").string() + ": it is a folder");
+  AtomicFile file(folder / "e");
+  fs::create_directory(folder / "e");  // meanwhile
   EXPECT_ERROR(file.commit(), ExitCode::io, "", "cannot replace");
 }
 

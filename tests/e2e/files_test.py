@@ -1,0 +1,244 @@
+"""Files and paths as they come: JSON nested without end, links in circles, no permission, devices as output."""
+
+import ctypes
+import json
+import os
+import shutil
+import struct
+import subprocess
+
+from program import (
+    MODEL, PICTURES, SMALL, TIMEOUT, Case, Result, RunCase, main, read_header, reseal,
+    settings, write_safetensors,
+)  # fmt: skip
+
+USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, IO, LOCKED = 2, 65, 66, 69, 74, 77
+LIBC = ctypes.CDLL(None)
+DEEP = "[" * 100_000 + "]" * 100_000  # 200 kB; a copy of the tree takes more stack than there is
+NESTED = "nested deeper than 64 levels"
+LAYER = "transformer.transformer_blocks.0.attn.to_q"
+
+
+def write_lora(path, metadata=None, dtype="F32", size=4, bits=struct.pack("<f", 0.5)):
+    """A LoRA of rank 2 on one layer of the quickstart's model, every number the same."""
+    sides = {"lora_A": [2, 192], "lora_B": [192, 2]}
+    header = {
+        f"{LAYER}.{part}.weight": {"dtype": dtype, "shape": shape, "data_offsets": [384 * size * n for n in (i, i + 1)]}
+        for i, (part, shape) in enumerate(sides.items())
+    }
+    if metadata:
+        header["__metadata__"] = metadata
+    write_safetensors(path, header, bits * 768)
+    return path
+
+
+class Nested(RunCase):
+    """A parser reads brackets in brackets without recursion; copies and messages of what it gives do not."""
+
+    def test_metadata_of_a_lora(self):
+        for key in ("transformer.r", "use_dora", "lora_alpha", "alpha_pattern"):
+            lora = write_lora(self.folder / "a.safetensors", {"lora_adapter_metadata": f'{{"{key}": {DEEP}}}'})
+            self.expect(0, [NESTED, "lora_adapter_metadata"], "inspect", lora)
+            self.expect(BAD_INPUT, [NESTED], "export", lora, "--format", "kohya")
+
+    def test_configuration_of_a_model(self):
+        for part, section, key in (("transformer", "model", "num_layers"), ("vae", "autoencoder", "act_fn"),
+                                   ("text_encoder", "text_encoder", "model_type")):  # fmt: skip
+            folder = self.folder / part
+            shutil.copytree(MODEL / part, folder)
+            config = json.loads((folder / "config.json").read_text())
+            config[key] = 0
+            (folder / "config.json").write_text(json.dumps(config).replace(f'"{key}": 0', f'"{key}": {DEEP}'))
+            self.expect(BAD_INPUT, [NESTED, "config.json"], "inspect", folder)
+            self.expect(BAD_INPUT, [NESTED, "config.json"], "check", SMALL,
+                        *settings(f"{section}.path={folder}", run__output=self.folder / "run"))  # fmt: skip
+
+    def test_files_of_a_run(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=1)
+        note = run / "run.json"
+        whole = json.loads(note.read_text())
+        note.write_text(json.dumps({**whole, "strangers": 0}).replace('"strangers": 0', f'"strangers": {DEEP}'))
+        for command in ("run", "check"):
+            self.expect(BAD_INPUT, ["run.json", "damaged"], command, *self.arguments(run, run__steps=2)[1:])
+        note.write_text(json.dumps(whole))
+        (run / "attempts.json").write_text('{"from": ' + "[" * 30_000 + "]" * 30_000 + "}")
+        (run / "proof.json").write_text(f'{{"subject": {DEEP}}}')
+        (run / "plan.json").write_text(f'{{"budget": {DEEP}}}')
+        self.train(run, run__steps=2)
+        budget = {"memory__strategies": "[]", "memory__budget": "100GB", "run__steps": 3}
+        self.train(run, code=BAD_INPUT, texts=["plan.json", NESTED], **budget)
+        checkpoint = max((run / "ckpt").iterdir())
+        reseal(checkpoint, "state.json", f'{{"step": {DEEP}}}'.encode())
+        self.expect(BAD_INPUT, ["nested deeper"], *self.arguments(run, run__steps=3), "--resume", checkpoint)
+
+
+def obey_permissions():
+    """In a process that is about to be the program: takes CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH from a root."""
+    drop_from_bounding_set = 24
+    for capability in (1, 2):
+        if os.geteuid() == 0 and LIBC.prctl(drop_from_bounding_set, capability, 0, 0, 0) != 0:
+            raise OSError("prctl")
+
+
+class Paths(Case):
+    """What the file system refuses is told with the path and the reason; the exit code says that it is no defect."""
+
+    def setUp(self):
+        super().setUp()
+        self.loop = self.folder / "loop"
+        self.loop.symlink_to(self.loop)
+
+    def check(self, code, texts, *pairs, command="check"):
+        pairs = [*pairs, f"cache.folder={self.folder / 'cache'}"]
+        if not any(pair.startswith("run.output") for pair in pairs):
+            pairs.append(f"run.output={self.folder / 'run'}")
+        result = self.expect(code, texts, command, SMALL, *settings(*pairs))
+        self.assertNotIn("filesystem error", result.text)
+
+    def test_links_in_circles(self):
+        result = self.expect(IO, [str(self.loop), "symbolic links", "leads back to itself"], "inspect", self.loop)
+        self.assertNotIn("filesystem error", result.text)
+        lora = write_lora(self.folder / "a.safetensors")
+        for options in ([], ["--force"]):
+            self.expect(IO, [str(self.loop), "symbolic links"], "export", lora, "--format", "kohya", "--output",
+                        self.loop, *options)  # fmt: skip
+        self.check(IO, [str(self.loop), "symbolic links"], f"run.output={self.loop}")
+
+    def test_names_that_are_too_long(self):
+        name = self.folder / ("x" * 256)
+        self.expect(IO, ["File name too long", "255 bytes"], "inspect", name)
+        lora = write_lora(self.folder / "a.safetensors")
+        self.expect(IO, ["File name too long"], "export", lora, "--format", "kohya", "--output", name)
+
+    def as_user(self, code, texts, *arguments):
+        """Runs the program as somebody for whom permissions count: for root too, without what lets it pass them."""
+        try:
+            process = self.start(*arguments, preexec_fn=obey_permissions)
+        except subprocess.SubprocessError:
+            self.skipTest("this root may not give up its capabilities")
+        out, err = process.communicate(timeout=TIMEOUT)
+        result = self.checked(Result(list(map(str, arguments)), process.returncode, out, err))
+        self.assertEqual(result.code, code, str(result))
+        for text in texts:
+            self.assertIn(text, result.text, str(result))
+        self.assertNotIn("filesystem error", result.text)
+
+    def closed(self, folder):
+        folder.chmod(0)
+        self.addCleanup(folder.chmod, 0o700)
+        return folder
+
+    def test_no_permission(self):
+        denied, secret = "Permission denied", self.folder / "secret"
+        secret.mkdir()
+        lora = write_lora(secret / "a.safetensors")
+        shutil.copytree(PICTURES, self.folder / "pictures")
+        (self.folder / "run" / "ckpt").mkdir(parents=True)
+        self.closed(secret)
+        self.as_user(IO, [str(secret), denied, "allow this user"], "inspect", lora)
+        self.as_user(UNAVAILABLE, ["LibTorch", str(secret), denied], "--libtorch", secret, "inspect", lora)
+        recipe = [SMALL, *settings(f"cache.folder={self.folder / 'cache'}")]
+        output = settings(f"run.output={self.folder / 'run'}")
+        pictures = self.closed(self.folder / "pictures")
+        for command in ("check", "run"):
+            self.as_user(IO, [str(pictures), denied], command, *recipe, *output,
+                         *settings(f'data=[{{folder="{pictures}"}}]'))  # fmt: skip
+        ckpt = self.closed(self.folder / "run" / "ckpt")
+        self.as_user(IO, [str(ckpt), denied], "check", *recipe, *output)
+        self.closed(self.folder / "run")
+        for command in ("check", "run"):
+            self.as_user(LOCKED, [str(self.folder / "run"), "no permission"], command, *recipe, *output)
+
+
+class Outputs(RunCase):
+    def test_only_a_file_is_replaced(self):
+        lora = write_lora(self.folder / "a.safetensors")
+        fifo, folder, link = self.folder / "fifo", self.folder / "folder", self.folder / "link"
+        os.mkfifo(fifo)
+        folder.mkdir()
+        link.symlink_to(fifo)
+        for target, what in ((fifo, "FIFO"), (folder, "a folder"), (link, "FIFO")):
+            for options in ([], ["--force"]):
+                self.expect(IO, [str(target), what], "export", lora, "--format", "kohya", "--output", target, *options)
+            self.expect(IO, [str(target), what], "sample", SMALL, "--prompt", "a fox", "--output", target)
+        self.assertTrue(fifo.is_fifo() and link.is_symlink() and folder.is_dir())
+        file = self.write("old.safetensors", "old")
+        self.expect(0, [], "export", lora, "--format", "kohya", "--output", file, "--force")
+        self.assertGreater(file.stat().st_size, 1000)
+
+    def test_every_type_of_numbers_is_exported(self):
+        for dtype, bits in (("F64", struct.pack("<d", 0.5)), ("F32", struct.pack("<f", 0.5)), ("F16", b"\x00\x38"),
+                            ("BF16", b"\x00\x3f"), ("F8_E4M3", b"\x30"), ("F8_E5M2", b"\x38")):  # fmt: skip
+            lora = write_lora(self.folder / f"{dtype}.safetensors", None, dtype, len(bits), bits)
+            self.expect(0, ["LoRA for FLUX.2"], "inspect", lora)
+            for kind in ("diffusers", "comfyui", "kohya"):
+                output = self.folder / f"{dtype}-{kind}.safetensors"
+                self.expect(0, [], "export", lora, "--format", kind, "--output", output)
+                self.expect(0, ["finite         true"], "inspect", output)
+        run = self.folder / "run"
+        lora = self.folder / "F8_E4M3.safetensors"
+        self.train(run, f'adapter.path="{lora}"', 'adapter.init="file"', f'adapter.targets=["{LAYER[12:]}"]',
+                   adapter__rank=2, adapter__alpha=2, run__steps=1)  # fmt: skip
+
+    def test_nothing_of_the_user_is_in_a_lora(self):
+        """Files are shared: no path, name of user or machine, or value of the environment goes with them."""
+        planted = {key: f"planted-{key.lower()}" for key in ("USER", "LOGNAME", "HOSTNAME", "SECRET_TOKEN", "EMAIL")}
+        home = self.folder / "planted-home"
+        home.mkdir()
+        env = {**planted, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+        run = home / "planted-run"
+        self.expect(0, [], *self.arguments(run, run__steps=1, run__name="mine"), env=env)
+        files = [run / "lora/mine-1.safetensors"]
+        for kind in ("diffusers", "comfyui", "kohya"):
+            files.append(home / f"{kind}.safetensors")
+            self.expect(0, [], "export", files[0], "--format", kind, "--output", files[-1], env=env)
+        words = ["planted", self.folder.name, str(MODEL.parent), os.getcwd()]
+        words += [name for name in (os.uname().nodename, os.environ.get("USER", "")) if len(name) > 4]
+        for file in files:
+            metadata = json.dumps(read_header(file)[0]["__metadata__"])
+            for word in words:
+                self.assertNotIn(word, metadata, f"{file}: {word}")
+            self.assertNotIn(b"planted", file.read_bytes(), file)
+
+    def test_a_full_folder_for_temporary_files_does_not_stop_a_resume(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=1)
+        env = {"TMPDIR": str(self.folder / "gone")}
+        self.expect(0, ["after step 1"], *self.arguments(run, run__steps=2), env=env)
+
+
+class Inspect(RunCase):
+    def inspect(self, path):
+        return json.loads(self.expect(0, [], "--json", "inspect", path).out)
+
+    def test_programs_that_read_a_file(self):
+        for part, readers in (
+            ("transformer", 'trainer (model.kind = "flux2"), diffusers (Flux2Transformer2DModel)'),
+            ("vae", 'trainer (autoencoder.kind = "flux2_vae"), diffusers (AutoencoderKLFlux2)'),
+        ):
+            report = self.inspect(MODEL / part)
+            self.assertEqual(report["read_by"], readers)
+            self.assertEqual(next(iter(report)), "what")
+            self.assertNotIn("not_a_model_of", report)
+        other = self.folder / "other.safetensors"
+        name = "encoder.conv.decoder."
+        write_safetensors(other, {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4))
+        report = self.inspect(other)
+        self.assertEqual(list(report)[:1], ["what"])
+        self.assertIn("flux2", report["not_a_model_of"])
+        self.assertNotIn("read_by", report)
+
+    def test_what_is_in_a_run(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=2)
+        self.expect(NOT_FOUND, ["folder of a run", "ckpt/step-0000000002", "lora/small-2.safetensors"], "inspect", run)
+        manifest = run / "ckpt/step-0000000002/MANIFEST.json"
+        self.assertEqual(self.inspect(manifest), self.inspect(manifest.parent))
+        shutil.rmtree(run / "lora")
+        shutil.rmtree(run / "ckpt")
+        self.expect(NOT_FOUND, ["the folder of a run", "no checkpoint and no result yet"], "inspect", run)
+
+
+if __name__ == "__main__":
+    main()
