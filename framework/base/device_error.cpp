@@ -46,7 +46,7 @@ bool says_out_of_memory(std::string_view message) {
 const char* advice_for(ExitCode code) {
   if (code == ExitCode::out_of_memory)
     return "\n  Less memory: memory.strategies = [\"full_checkpointing\"], a smaller train.micro_batch_size or "
-           "resolution.";
+           "resolution. A memory.budget is planned once and not again after this: give a lower one.";
   if (code != ExitCode::device_lost) return "";
   return "\n  A device failed or was lost. Look at it (nvidia-smi, the kernel's log); the last checkpoint is good, and "
          "the "

@@ -180,7 +180,13 @@ BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& 
   cost.first_forward_peak = std::max(bytes.forward_peak, once.forward_peak);
   const int64_t trials = elides ? kTrialCopies * carried_bytes(flow) : 0;
   cost.first_backward_peak = std::max(bytes.backward_peak, once.backward_peak + trials);
-  if (elides) cost.elided_flops = ValueTrace(block, detached_flow(flow)).dead_flops(noted.calls, noted.kept);
+  if (elides) {
+    const ValueTrace trace(block, detached_flow(flow));
+    cost.elided_flops = trace.dead_flops(noted.calls, noted.kept);
+    for (const int64_t position : trace.dead(noted.calls, {}))
+      if (const HeavyOp& op = noted.calls[static_cast<std::size_t>(position)]; noted.kept.contains(position))
+        cost.unread_ops.insert(op.op + "#" + std::to_string(op.index));
+  }
   cost.recomputed_flops -= cost.elided_flops;
   return cost;
 }

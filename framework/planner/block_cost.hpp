@@ -5,6 +5,7 @@
 #include <trainer/sdk/recompute.hpp>
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ struct BlockCost {
   double backward_flops = 0;          ///< without the recompute
   int64_t expanded_bytes = 0;         ///< of packed weights once they are expanded for a product
   std::vector<std::string> kept_ops;  ///< kept by a SavePolicy, e.g. "mm#2"
+  std::set<std::string> unread_ops;   ///< of these, those that elision would leave out: kept for nothing
 };
 
 /// Runs `block` forward and backward as `options` say, and a second time as a first run is. `flow`: meta tensors of one

@@ -120,9 +120,9 @@ std::vector<int64_t> ValueTrace::positions_of(const std::vector<HeavyOp>& calls)
   return next == calls.size() ? positions : std::vector<int64_t>{};
 }
 
-double ValueTrace::dead_flops(const std::vector<HeavyOp>& calls, const std::set<int64_t>& kept) const {
+std::set<int64_t> ValueTrace::dead(const std::vector<HeavyOp>& calls, const std::set<int64_t>& kept) const {
   const std::vector<int64_t> positions = positions_of(calls);
-  if (positions.empty()) return 0;
+  if (positions.empty()) return {};
   std::set<Storage> read = kept_for_backward_;
   std::set<int64_t> live;
   for (std::size_t i = events_.size(); i > 0; --i) {
@@ -140,10 +140,16 @@ double ValueTrace::dead_flops(const std::vector<HeavyOp>& calls, const std::set<
     if (position >= 0 && (is_read || !event.floating)) live.insert(position);
     if (is_read) read.insert(event.inputs.begin(), event.inputs.end());
   }
-  double flops = 0;
+  std::set<int64_t> unread;
   for (std::size_t i = 0; i < calls.size(); ++i)
     if (const auto position = static_cast<int64_t>(i); !kept.contains(position) && !live.contains(position))
-      flops += calls[i].flops;
+      unread.insert(position);
+  return unread;
+}
+
+double ValueTrace::dead_flops(const std::vector<HeavyOp>& calls, const std::set<int64_t>& kept) const {
+  double flops = 0;
+  for (const int64_t position : dead(calls, kept)) flops += calls[static_cast<std::size_t>(position)].flops;
   return flops;
 }
 

@@ -16,11 +16,13 @@ class ValueTrace {
   /// Runs `block` forward once on `flow` (meta tensors). Throws what the block throws.
   ValueTrace(Block& block, const Flow& flow);
 
-  /// Of `calls`, the heavy calls of the block in order, the floating-point operations of those whose value the
-  /// recompute's backward does not read, not even through others; `kept` are positions that are not run again.
+  /// Of `calls`, the heavy calls of the block in order, the positions of those whose value the recompute's backward
+  /// does not read, not even through others; `kept` are positions that are not run again, and are not among them.
   ///
   /// Never more than what the engine finds by trial (framework/sdk): a value counts as read when its memory outlives
-  /// the forward, or when any operation makes one that does from it. 0 when these calls are not those of the trace.
+  /// the forward, or when any operation makes one that does from it. None when these calls are not those of the trace.
+  [[nodiscard]] std::set<int64_t> dead(const std::vector<HeavyOp>& calls, const std::set<int64_t>& kept) const;
+  /// Their floating-point operations.
   [[nodiscard]] double dead_flops(const std::vector<HeavyOp>& calls, const std::set<int64_t>& kept) const;
 
  private:

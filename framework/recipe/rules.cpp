@@ -128,7 +128,8 @@ class Rules {
   void check_memory() {
     if (recipe_.memory.budget == 0 || recipe_.memory.strategies.empty()) return;
     problems_.add(at("memory", "budget"),
-                  "memory.budget: the planner chooses the strategies; leave out memory.budget or memory.strategies");
+                  "memory.budget: the planner chooses the strategies; leave out memory.budget or memory.strategies "
+                  "(where an extended recipe has the latter: memory.strategies = [])");
   }
 
   void check_devices() {

@@ -57,9 +57,20 @@ class Budget(RunCase):
             self.folder / "run",
             code=BAD_RECIPE,
             options=["--budget", TOO_SMALL],
-            texts=["memory.budget: 5MB is too small", "To need less, lower train.micro_batch_size (now 2)", "adapter.rank"],
+            texts=["memory.budget: 5MB is too small", "To need less, lower train.micro_batch_size (now 2), data.0.resolution (now 64x64)",
+                   "text_encoder.max_tokens (now 32)", "adapter.rank (now 4)", '; or try model.dtype = "bf16".'],
         )
         self.assertNotIn("step 1", result.err)
+        self.expect(0, "48x48", "check", SMALL, *settings("data.0.resolution=[48, 48]", run__output=self.folder / "run"))
+        text = re.sub(r"\[adapter\]\n(?:[^\[].*\n|\n)*", "", QUICKSTART.read_text()).replace("batch_size = 8", "batch_size = 2")
+        text = text.replace("strategies = [\"full_checkpointing\"]", "").replace('"quickstart/', f'"{QUICKSTART.parent}/quickstart/')
+        full = self.write("full.toml", text)
+        result = self.expect(BAD_RECIPE, ["an [adapter] instead", "optimizer.fused_backward = true with train.max_grad_norm = 0"],
+                             "check", full, "--budget", TOO_SMALL)
+        self.assertNotIn("placement", result.err)
+        fused = settings("optimizer.fused_backward=true", train__max_grad_norm=0)
+        result = self.expect(BAD_RECIPE, "an [adapter] instead", "check", full, "--budget", TOO_SMALL, *fused)
+        self.assertNotIn("fused_backward", result.err)
         # One step below what it says is refused as well, what it says works.
         smallest = int(self.smallest()[:-2])
         self.train(self.folder / "less", code=BAD_RECIPE, options=["--budget", f"{smallest - 1}MB"])
@@ -76,7 +87,10 @@ class Budget(RunCase):
         recipe = self.write(
             "both.toml", f'extends = "{QUICKSTART}"\n[memory]\nbudget = "1GB"\nstrategies = ["full_checkpointing"]\n'
         )
-        self.expect(BAD_RECIPE, ["leave out memory.budget or memory.strategies"], "check", recipe)
+        text = ["leave out memory.budget or memory.strategies", "memory.strategies = []"]
+        self.expect(BAD_RECIPE, text, "check", recipe)
+        under = self.write("under.toml", f'extends = "{recipe}"\n[memory]\nstrategies = []\n')
+        self.expect(0, "plan for memory.budget", "check", under, *settings(run__output=self.folder / "run"))
         self.expect(USAGE, ["--budget replaces the recipe's [memory]"], "run", SMALL, "--budget", "1GB", "--set",
                     "memory.strategies=[]")
         for text in ("lots", "24", ""):
@@ -116,6 +130,15 @@ class Budget(RunCase):
             SMALL,
         )
         self.assertRegex(result.out, r'(?m)^  single .*save = \["attention"\] .*_scaled_dot_product_flash_attention_for_cpu#0$')
+        # Elision leaves these out where nothing is kept, so that keeping them saves nothing.
+        self.assertRegex(result.out, r'(?m)^  single .*save = \["every_second_matmul"\] .* frozen_linear#1\* ')
+        self.assertIn("*: kept, but nothing in the backward reads it", result.out)
+        self.assertNotRegex(result.out, r"attention_for_cpu#0\*")
+        for strategy in ("fp8_weight_only", "int8_w8a8"):
+            command = ("explain", f"memory.{strategy}", SMALL)
+            self.assertNotIn("run with", self.expect(0, ["2 x double", "4 x single", ", packed "], *command).out)
+            for row in json.loads(self.expect(0, [], "--json", *command).out):
+                self.assertTrue(0.25 <= row["packed_bytes"] / row["weight_bytes"] < 0.3, row)
         self.expect(USAGE, ["memory strategy"], "explain", "optimizer.lr", SMALL)
 
 
@@ -137,6 +160,12 @@ class Settings(RunCase):
         self.expect(BAD_RECIPE, ['"bmm" matches no operation'], "explain", "memory.selective_checkpointing", recipe)
         near = ['"doubel.0" matches no block', "double.0"]
         self.refused([["check"]], near, chosen, f'{key}blocks=["doubel.0"]')
+
+    def test_full_checkpointing_without_a_block(self):
+        """Only the layer after the last block is trained: nothing in a block needs a gradient."""
+        for strategy in ("full_checkpointing", "selective_checkpointing"):
+            self.refused((["check"], ["plan"], ["prove"]), [f"memory.{strategy}: no block takes part in training"],
+                         f'memory.strategies=["{strategy}"]', 'adapter.targets=["proj_out"]')
 
     def test_fp8_settings_without_effect(self):
         chosen, key = 'memory.strategies=["fp8_weight_only"]', "memory.fp8_weight_only."

@@ -344,7 +344,7 @@ void print_table(const Proof& proof) {
     std::printf("%-*s  %-*s  %s\n", static_cast<int>(run), line.run.c_str(), static_cast<int>(against),
                 line.against.c_str(), line.result.c_str());
     if (!line.heavy.empty())
-      std::printf("%-*s  peak %s, %s\n", static_cast<int>(run), "",
+      std::printf("%-*s  peak %s, %s (the first step's tests are in)\n", static_cast<int>(run), "",
                   format_bytes(static_cast<double>(line.peak_bytes)).c_str(), line.heavy.c_str());
   }
   std::printf("\n%s%s\n", proof.notes.c_str(),

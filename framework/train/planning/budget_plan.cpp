@@ -32,9 +32,10 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 
 std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
 
-std::string join(const std::vector<std::string>& items) {
+std::string kept_text(const planner::BlockCost& cost) {
   std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : " ") + item;
+  for (const std::string& op : cost.kept_ops)
+    text += (text.empty() ? "" : " ") + op + (cost.unread_ops.contains(op) ? "*" : "");
   return text.empty() ? "-" : text;
 }
 
@@ -138,15 +139,18 @@ void require_blocks(const BudgetPlan& plan, const std::vector<std::string>& name
 std::string table(const std::vector<WayRow>& rows) {
   std::vector<std::vector<std::string>> cells{
       {"block type", "blocks", "run with", "kept, each", "recomputed, each", "time", "operations kept"}};
+  bool unread = false;
   for (const WayRow& row : rows) {
     std::array<char, 32> time{};
     const double plain = row.cost.forward_flops + row.cost.backward_flops;
     std::snprintf(time.data(), time.size(), "%.2f x", plain > 0 ? 1 + row.cost.recomputed_flops / plain : 1);
     cells.push_back({row.type, std::to_string(row.blocks), row.way, bytes(row.cost.kept),
                      format_flops(row.cost.recomputed_flops) + " of " + format_flops(row.cost.forward_flops),
-                     time.data(), join(row.cost.kept_ops)});
+                     time.data(), kept_text(row.cost)});
+    unread = unread || !row.cost.unread_ops.empty();
   }
-  return aligned(cells);
+  return aligned(cells) +
+         (unread ? "  *: kept, but nothing in the backward reads it; not kept, elision leaves it out\n" : "");
 }
 
 }  // namespace trainer::train

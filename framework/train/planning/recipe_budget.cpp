@@ -59,20 +59,43 @@ auto with_format(Assembly& assembly, const BatchShape& batch, const std::string&
   return use(BudgetCase{parts, planned, label, std::move(held), assembly.devices().front().type()});
 }
 
-/// Keys that would lower the need, with their values now.
+void add(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
+
+/// "data.0.resolution (now 1024)": of the source with the largest pictures.
+std::string resolution_key(const recipe::Recipe& recipe) {
+  const auto pixels = [](const recipe::Data& source) { return source.resolution.front() * source.resolution.back(); };
+  const auto largest = std::max_element(recipe.data.begin(), recipe.data.end(),
+                                        [&](const auto& a, const auto& b) { return pixels(a) < pixels(b); });
+  std::string now;
+  for (const int64_t side : largest->resolution) now += (now.empty() ? "" : "x") + std::to_string(side);
+  return "data." + std::to_string(largest - recipe.data.begin()) + ".resolution (now " + now + ")";
+}
+
+/// Keys that would lower the need, with their values now: numbers to lower, then settings to change.
 std::string advice(const recipe::Recipe& recipe) {
-  std::string text;
-  const auto add = [&](const std::string& key) { text += (text.empty() ? "" : ", ") + key; };
+  std::string lower, other;
   if (recipe.train.micro_batch_size > 1)
-    add("train.micro_batch_size (now " + std::to_string(recipe.train.micro_batch_size) + ")");
-  add("data.resolution");
-  if (!recipe.adapter)
-    add("training an [adapter] instead of all parameters");
-  else if (recipe.adapter->options.has("rank"))
-    add("adapter.rank (now " + std::to_string(recipe.adapter->options.get<int64_t>("rank")) + ")");
-  if (recipe.model.dtype == "fp32") add("model.dtype = \"bf16\"");
-  if (recipe.train.ema_decay > 0) add("train.ema.decay = 0");
-  return text;
+    add(lower, "train.micro_batch_size (now " + std::to_string(recipe.train.micro_batch_size) + ")");
+  if (recipe.pictures() && !recipe.data.empty()) add(lower, resolution_key(recipe));
+  if (recipe.text_encoder.options.has("max_tokens"))
+    add(lower,
+        "text_encoder.max_tokens (now " + std::to_string(recipe.text_encoder.options.get<int64_t>("max_tokens")) + ")");
+  if (recipe.adapter && recipe.adapter->options.has("rank"))
+    add(lower, "adapter.rank (now " + std::to_string(recipe.adapter->options.get<int64_t>("rank")) + ")");
+  if (!recipe.adapter) {
+    add(other, "an [adapter] instead of all parameters");
+    if (!recipe.optimizer.fused_backward)
+      add(other,
+          "optimizer.fused_backward = true with train.max_grad_norm = 0 and a train.batch_size of one micro-batch");
+  }
+  if (recipe.model.dtype == "fp32") add(other, "model.dtype = \"bf16\"");
+  if (recipe.train.ema_decay > 0) add(other, "train.ema.decay = 0");
+  const std::vector<std::string>& devices = recipe.placement.devices;
+  if (std::any_of(devices.begin(), devices.end(), [](const std::string& device) { return device != "cpu"; }))
+    add(other, recipe.placement.kind == "single" ? "placement.kind = \"split\" over several placement.devices"
+                                                 : "more placement.devices");
+  if (other.empty()) return "lower " + lower;
+  return lower.empty() ? "try " + other : "lower " + lower + "; or try " + other;
 }
 
 [[noreturn]] void refuse(const recipe::Recipe& recipe, int64_t smallest, const std::string& format) {
@@ -80,7 +103,7 @@ std::string advice(const recipe::Recipe& recipe) {
   throw Error(ExitCode::bad_recipe,
               "memory.budget: " + recipe::bytes_text(recipe.memory.budget) +
                   " is too small: the smallest budget that works for this recipe is " + recipe::bytes_text(rounded) +
-                  (format == "none" ? "" : ", with " + format) + "\n  To need less, lower " + advice(recipe) + ".",
+                  (format == "none" ? "" : ", with " + format) + "\n  To need less, " + advice(recipe) + ".",
               "BUDGET_TOO_SMALL");
 }
 

@@ -286,7 +286,10 @@ std::string join(const std::vector<std::string>& names) {
 }
 
 std::string table_head() {
-  return "| model | dtype | trained | micro-batches | strategies | compared with | tolerance | peak | heavy operations "
+  return "Heavy operations: those of all steps, with what the first one tests (it runs every recomputed block several "
+         "times).\nCells that are not run since nothing recomputes hold a strategy that has nothing to do without "
+         "one that does; it is tested in the others.\n\n| model | dtype | trained | micro-batches | strategies | "
+         "compared with | tolerance | peak | heavy operations "
          "| "
          "result |\n|---|---|---|---|---|---|---|---|---|---|\n";
 }

@@ -1,11 +1,10 @@
 #include <ATen/core/Tensor.h>
+#include <base/units.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/uncounted_copy.hpp>
 #include <train/keyed_random.hpp>
 #include <train/prove/trajectory.hpp>
 #include <train/trainer.hpp>
-
-#include <cstdio>
 
 namespace trainer::prove {
 namespace {
@@ -85,9 +84,7 @@ std::size_t Trajectory::gradient_count() const {
 }
 
 std::string Trajectory::heavy_operations() const {
-  char number[48];
-  std::snprintf(number, sizeof number, "%.3g MFLOP", flops / 1e6);
-  std::string text = number;
+  std::string text = format_flops(flops);
   int64_t again = 0, all = 0;
   for (const auto& [type, report] : recompute) again += report.recomputed_calls, all += report.forward_calls;
   if (all > 0) text += ", " + std::to_string(again) + " of " + std::to_string(all) + " run again";

@@ -23,7 +23,8 @@ struct Trajectory {
   int64_t peak_bytes = 0;  ///< of the steps, on the first device, above what was held before them
   double flops = 0;        ///< of all steps that ran on the calling thread, recomputation included
   [[nodiscard]] std::size_t gradient_count() const;
-  /// "41.2 MFLOP, 12 of 18 run again": what the steps computed, and heavy operations of one block of each type.
+  /// "41.2 MFLOP, 12 of 18 run again": what the steps computed, the tests of the first one included, and heavy
+  /// operations of one block of each type.
   [[nodiscard]] std::string heavy_operations() const;
 };
 

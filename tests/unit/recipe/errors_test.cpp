@@ -121,7 +121,7 @@ const Case kCases[] = {
      "leave out optimizer.fused_backward"},
     {"[memory]\nstrategies = [\"full_checkpointing\"]\nbudget = \"1GB\"\n",
      "recipe.toml:11:10: memory.budget: the planner chooses the strategies; leave out memory.budget or "
-     "memory.strategies"},
+     "memory.strategies (where an extended recipe has the latter: memory.strategies = [])"},
     {"[checkpoint]\nkeep_every = 300\n",
      "recipe.toml:10:14: checkpoint.keep_every: 300 is no multiple of checkpoint.every 250: there would be no "
      "checkpoint "

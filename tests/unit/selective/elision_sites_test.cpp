@@ -117,7 +117,9 @@ TEST_P(Pruned, AFurtherBlockTakesAnAnswerAfterFourReruns) {
   RecomputeState sites;
   step(eliding(sites));
   EXPECT_GT(blocks_[2]->calls, kVerifyingRuns + 4) << "it searches";
-  if (GetParam() != 2) EXPECT_EQ(blocks_[0]->calls, kVerifyingRuns + 4);
+  if (GetParam() != 2) {
+    EXPECT_EQ(blocks_[0]->calls, kVerifyingRuns + 4);
+  }
 }
 
 TEST_P(Pruned, EveryBlockIsTestedAgain) {
