@@ -62,11 +62,15 @@ bool stays_small(const Chain& chain, std::size_t limit) {
 }
 
 /// The chain as it is searched. It does not depend on the budget: that is what makes larger budgets never slower.
-Chain searched(const Chain& chain, std::size_t limit) {
+struct Search {
+  Chain chain;
   int64_t quantum = 1;
-  Chain result = chain;
-  while (!stays_small(result, limit)) result = rounded(chain, quantum *= 4);
-  return result;
+};
+
+Search searched(const Chain& chain, std::size_t limit) {
+  Search search{chain};
+  while (!stays_small(search.chain, limit)) search.chain = rounded(chain, search.quantum *= 4);
+  return search;
 }
 
 /// Moves what keeps most to the end among blocks that have the same ways. The sum stays; the bytes there at any moment
@@ -115,7 +119,7 @@ Choices evaluate(const Chain& chain, std::vector<std::size_t> ways) {
 }
 
 std::optional<Choices> cheapest(const Chain& chain, int64_t budget, std::size_t exact_states) {
-  const Chain search = searched(chain, exact_states);
+  const auto [search, quantum] = searched(chain, exact_states);
   std::vector<Front> fronts{{State{}}};
   for (const auto& ways : search.blocks) fronts.push_back(after(fronts.back(), ways, search.fixed, budget));
   const Front& last = fronts.back();
@@ -129,11 +133,12 @@ std::optional<Choices> cheapest(const Chain& chain, int64_t budget, std::size_t 
   }
   Choices choices = evaluate(chain, std::move(ways));
   unchecked_last(chain, choices);
+  choices.quantum = quantum;
   return choices;
 }
 
 int64_t smallest_budget(const Chain& chain, std::size_t exact_states) {
-  const Chain search = searched(chain, exact_states);
+  const Chain search = searched(chain, exact_states).chain;
   // Between nothing and the plan that keeps least everywhere, whatever it needs meanwhile.
   int64_t low = 0, high = chain.fixed + std::max<int64_t>(chain.tail_peak, 0);
   for (const auto& ways : search.blocks)

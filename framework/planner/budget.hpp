@@ -32,6 +32,7 @@ struct Choices {
   std::vector<std::size_t> ways;  ///< for every block
   int64_t kept = 0, peak = 0;     ///< bytes; `peak` with `fixed`
   int64_t work = 0;
+  int64_t quantum = 1;  ///< kept bytes were rounded up to its multiples in the search; 1: it was exact
 };
 
 /// Number of states per block up to which the search is exact to the byte. Beyond it, kept bytes are rounded up to a

@@ -50,6 +50,12 @@ TRACES = (
 )
 
 
+def optimised():
+    """Whether the program was compiled with optimisation."""
+    options = json.loads((pathlib.Path(os.environ["TRAINER_BUILD"]) / "meson-info/intro-buildoptions.json").read_text())
+    return {o["name"]: o["value"] for o in options}["optimization"] not in ("plain", "0", "g")
+
+
 def environment(extra=None):
     # Meson adds the build folders to LD_LIBRARY_PATH; a user has none, and the program must not need it.
     changed = {"OMP_NUM_THREADS": "1", "TERM": "dumb", "LD_LIBRARY_PATH": None, **(extra or {})}

@@ -262,6 +262,28 @@ class Attestation(ProveCase):
         manifest.write_text(manifest.read_text() + "\n[tolerance]\nrounding = 0.01\n")
         self.assertIn("not proven", self.expect(0, [], *arguments, env=self.config()).err)
 
+    def test_several_strangers_are_attested_together(self):
+        """Two that were each proven say nothing of both, and both nothing of each."""
+        folder = self.plugin("honest_store")
+        self.plugin("honest_policy")
+        both = 'memory.strategies=["honest_policy", "honest_store"]'
+
+        def warned(strategies):
+            result = self.expect(0, [], "--plugin-dir", folder, *self.arguments(
+                self.folder / "run", strategies, run__steps=1), env=self.config())
+            shutil.rmtree(self.folder / "run")
+            return "not proven" in result.err
+
+        for name in ("honest_policy", "honest_store"):
+            self.expect(0, ["PROVEN", "noted in"], "plugins", "check", folder / f"{name}.plugin.toml", env=self.config())
+        self.assertTrue(warned(both))
+        shutil.rmtree(self.folder / "config")
+        self.expect(0, ["PROVEN", "attested in"], "--plugin-dir", folder, "prove", SMALL, *self.quick, *settings(both),
+                    env=self.config())
+        self.assertFalse(warned(both))
+        self.assertFalse(warned('memory.strategies=["honest_store", "honest_policy"]'))
+        self.assertTrue(warned('memory.strategies=["honest_policy"]'))
+
     def test_a_proof_of_one_recipe_does_not_overrule_a_failed_check(self):
         """A store that fails in fp32 only is found by the check; the proof of a recipe in bf16 cannot see it."""
         folder = self.plugin("failing_store")

@@ -54,10 +54,11 @@ struct Trial {
   std::vector<std::size_t> ways;
   std::vector<StepBytes> steps;
   std::vector<int64_t> resident, peaks;  ///< by device; peaks: of the run's steps, the first included
+  int64_t quantum = 1;                   ///< the coarsest that a device's part was searched with
 };
 
 Trial tried(const BudgetCase& question, const BlockCosts& costs, std::vector<std::size_t> ways) {
-  Trial trial{std::move(ways), {}, {}, {}};
+  Trial trial{std::move(ways), {}, {}, {}, 1};
   trial.steps = with_ways(question.parts, question.planned, trial.ways, dry_step).devices;
   const auto first = first_passes(question.parts.placement, costs, trial.ways, trial.steps);
   for (std::size_t i = 0; i < trial.steps.size(); ++i) {
@@ -105,6 +106,7 @@ std::optional<Trial> fitting(const BudgetCase& question, const BlockCosts& costs
     Trial trial = tried(question, costs, std::move(ways));
     bool fits = true;
     for (std::size_t i = 0; i < parts.size(); ++i) {
+      trial.quantum = std::max(trial.quantum, (*choices)[i].quantum);
       const std::size_t device = parts[i].device;
       planner::Chain& chain = parts[i].chain;
       const int64_t used = trial.peaks[device];
@@ -152,6 +154,7 @@ std::optional<BudgetPlan> answer_budget(const BudgetCase& question, int64_t budg
   if (!trial) return std::nullopt;
   BudgetPlan plan = plan_of(question, costs, trial->ways);
   plan.budget = budget;
+  plan.quantum = trial->quantum;
   for (const Part& part : parts) plan.peak = std::max(plan.peak, trial->peaks[part.device]);
   return plan;
 }

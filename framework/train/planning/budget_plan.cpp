@@ -71,6 +71,9 @@ std::string describe(const BudgetPlan& plan) {
                   plan.expansion_flops / plain);
     time += more.data();
   }
+  time += plan.quantum > 1 ? "\n  too many combinations to look at each: kept bytes of a block counted in steps of " +
+                                 bytes(plan.quantum)
+                           : "\n  the least work of all combinations that fit (exact, in bytes)";
   const std::string weights = plan.format == "none" ? "weights as they are" : "weights packed by " + plan.format;
   return "plan for memory.budget = " + bytes(plan.budget) + ": predicted peak " + bytes(plan.peak) + ", " + weights +
          "\n" + aligned(rows) + "  " + time + "\n";
@@ -84,6 +87,7 @@ std::string to_json(const BudgetPlan& plan) {
             {"recomputed_flops", plan.recomputed_flops},
             {"expansion_flops", plan.expansion_flops},
             {"work", plan.work},
+            {"rounded_to", plan.quantum},
             {"blocks", Json::array()}};
   for (const PlannedBlock& block : plan.blocks)
     json["blocks"].push_back({{"name", block.name},
@@ -107,6 +111,7 @@ BudgetPlan parse_plan(const std::string& text, const std::string& file) {
     json.at("recomputed_flops").get_to(plan.recomputed_flops);
     plan.expansion_flops = json.value("expansion_flops", 0.0);  // runs of older programs have none
     plan.work = count_in(json.value("work", Json(0)));
+    plan.quantum = count_in(json.value("rounded_to", Json(1)));
     for (const Json& block : json.at("blocks"))
       plan.blocks.push_back({block.at("name"), block.at("type"), block.at("way"), count_in(block.at("kept")),
                              block.at("recomputed_flops")});

@@ -28,6 +28,7 @@ struct BudgetPlan {
   double recomputed_flops = 0;
   double expansion_flops = 0;  ///< what expanding packed weights is worth (planner/chain_cost.hpp)
   int64_t work = 0;            ///< all that a micro-batch does beyond the plain run with weights as they are
+  int64_t quantum = 1;         ///< kept bytes were rounded up to its multiples in the search; 1: it was exact
   bool operator==(const BudgetPlan&) const = default;
 };
 

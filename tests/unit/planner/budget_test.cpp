@@ -71,6 +71,7 @@ TEST(MemoryBudget, EqualsTheBestOfAllCombinations) {
       ++fitting;
       EXPECT_EQ(found->work, best) << "seed " << seed << " budget " << budget;
       EXPECT_LE(found->peak, budget);
+      EXPECT_EQ(found->quantum, 1);
       const Choices again = evaluate(chain, found->ways);
       EXPECT_EQ(again.peak, found->peak);
       EXPECT_EQ(again.work, found->work);
@@ -94,6 +95,7 @@ TEST(Budget, RoundingNeverOvershootsAndIsMonotone) {
       const auto found = cheapest(chain, budget, 64);
       ASSERT_TRUE(found) << "seed " << seed;
       EXPECT_LE(found->peak, budget);
+      EXPECT_GT(found->quantum, 1);
       if (work >= 0) {
         EXPECT_LE(found->work, work) << "seed " << seed;
       }
