@@ -1,6 +1,7 @@
 #include <distributed/meeting.hpp>
 
 #include <c10/util/Logging.h>
+#include <signal.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -44,6 +45,12 @@ Peer parse_peer(const std::string& text) {
   return peer;
 }
 
+/// The store's server writes to ranks that may have gone a moment ago; their silence is what ends the run, not a signal.
+void survive_closed_connections() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+}
+
 /// c10d reports every failed attempt with a C++ stack, and its flight recorder keeps one of every exchange (in a table
 /// that groups in threads of one process, as in tests, write without a lock); what a user can act on is in our errors.
 void quiet_c10d() {
@@ -57,6 +64,7 @@ void quiet_c10d() {
 
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, milliseconds timeout) {
   quiet_c10d();
+  survive_closed_connections();
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.port);
   options.isServer = place.rank == 0 && !place.launchers_store;

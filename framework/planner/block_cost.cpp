@@ -145,14 +145,14 @@ int64_t carried_bytes(const Flow& flow) {
   return bytes;
 }
 
-BlockCost measure_once(Block& block, const Flow& flow, const CheckpointOptions& options) {
+BlockCost measure_once(Block& block, const Flow& flow, const BlockRun& how) {
   const c10::DeviceGuard guard(device_of(flow));
+  const CheckpointOptions& options = how.options;
   RecomputeState sites;
   Noted noted(options.save);
   const bool elides = options.recompute && options.elide && may_elide(flow);
-  BlockRun run;
-  run.site = {&block, 0, 1, 0};
-  run.options = options;
+  BlockRun run = how;
+  if (run.site.block == nullptr) run.site = {&block, 0, 1, 0};
   if (elides) run.options.save = &noted;
   run.state = &sites;
   BlockCost cost;
@@ -208,8 +208,8 @@ Flow detached_flow(const Flow& flow, std::optional<at::Device> device) {
   return leaves;
 }
 
-BlockCost measure(Block& block, const Flow& flow, const CheckpointOptions& options) {
-  return on_shapes(text_of(block), [&] { return measure_once(block, flow, options); });
+BlockCost measure(Block& block, const Flow& flow, const BlockRun& how) {
+  return on_shapes(text_of(block), [&] { return measure_once(block, flow, how); });
 }
 
 std::vector<Flow> block_inputs(std::span<Block* const> blocks, const Flow& flow, std::span<const at::Device> devices) {

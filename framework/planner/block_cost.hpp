@@ -34,10 +34,10 @@ struct BlockCost {
   std::set<std::string> unread_ops;   ///< of these, those that elision would leave out: kept for nothing
 };
 
-/// Runs `block` forward and backward as `options` say, and a second time as a first run is. `flow`: meta tensors of one
+/// Runs `block` forward and backward as `how` says, and a second time as a first run is. `flow`: meta tensors of one
 /// device with the requires_grad bits of the chain (see `detached_flow`); not changed. Installs counter and shape
 /// kernels. Throws Error (failed) naming the operator when the block calls one without a shape kernel.
-BlockCost measure(Block& block, const Flow& flow, const CheckpointOptions& options);
+BlockCost measure(Block& block, const Flow& flow, const BlockRun& how);
 
 /// The same tensors as leaves of their own, requires_grad kept: a place of the chain to measure at. `device`: where
 /// they are to be.

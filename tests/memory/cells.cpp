@@ -33,12 +33,18 @@ train::MemoryStack::Named strategy(const std::string& name, const Table& changes
 
 train::MemoryStack stack_of(const Cell& cell) {
   std::vector<train::MemoryStack::Named> strategies;
-  if (cell.fp8) strategies.push_back(strategy("fp8_weight_only"));
-  if (cell.checkpointing.starts_with("full"))
-    strategies.push_back(strategy("full_checkpointing", {{"elide", {cell.checkpointing == "full+elide"}}}));
-  else if (cell.checkpointing != "none")
-    strategies.push_back(
-        strategy("selective_checkpointing", {{"save", {Array{Value{cell.checkpointing}}}}, {"elide", {false}}}));
+  if (cell.packing.ends_with("w8a8"))
+    strategies.push_back(strategy(cell.packing));
+  else if (!cell.packing.empty())
+    strategies.push_back(strategy("fp8_weight_only",
+                                  {{"keep", {cell.packing == "fp8 keep" ? std::string("block") : std::string("none")}},
+                                   {"granularity", {std::string(cell.packing == "fp8 block" ? "block" : "channel")}}}));
+  const std::string how = cell.checkpointing.substr(0, cell.checkpointing.find('+'));
+  const bool elide = how != cell.checkpointing;
+  if (how == "full")
+    strategies.push_back(strategy("full_checkpointing", {{"elide", {elide}}}));
+  else if (how != "none")
+    strategies.push_back(strategy("selective_checkpointing", {{"save", {Array{Value{how}}}}, {"elide", {elide}}}));
   return train::MemoryStack(std::move(strategies));
 }
 
@@ -184,26 +190,32 @@ at::Tensor wave(std::vector<int64_t> shape, double scale) {
 }  // namespace
 
 std::string text_of(const Cell& cell) {
-  return cell.checkpointing + (cell.fp8 ? " fp8" : "") + (cell.dtype == at::kFloat ? " fp32" : " bf16") +
-         (cell.all_parameters ? " all" : " LoRA") + (cell.ema ? " ema" : "") + " x" +
-         std::to_string(cell.micro_batches);
+  return cell.checkpointing + (cell.packing.empty() ? "" : " " + cell.packing) +
+         (cell.dtype == at::kFloat ? " fp32" : " bf16") + (cell.all_parameters ? " all" : " LoRA") +
+         (cell.ema ? " ema" : "") + " x" + std::to_string(cell.micro_batches);
 }
 
 std::vector<Cell> every_cell() {
   std::vector<Cell> list;
-  for (const char* how : {"none", "full", "full+elide", "attention", "every_second_matmul", "matmul"})
+  for (const char* how :
+       {"none", "full", "full+elide", "attention", "attention+elide", "every_second_matmul", "matmul"})
     for (const bool all : {false, true})
-      for (const bool fp8 : {false, true})
+      for (const char* packing : {"", "fp8"})
         for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
           for (const int64_t micros : {1, 3})
-            if (!(fp8 && all)) list.push_back({how, fp8, dtype, all, micros});
+            if (!(all && *packing != 0)) list.push_back({how, packing, dtype, all, micros});
+  for (const char* how : {"none", "full", "full+elide", "attention+elide"})
+    for (const char* packing : {"fp8 keep", "fp8 block", "fp8_w8a8", "int8_w8a8"})
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+        if (how != std::string("none") || packing != std::string("fp8 keep")) list.push_back({how, packing, dtype});
   return list;
 }
 
 std::vector<Cell> covering_cells() {
   const auto choices = [](const Cell& cell) {
-    const std::string trained = cell.all_parameters ? "all" : cell.fp8 ? "fp8" : "LoRA";
+    const std::string trained = cell.all_parameters ? "all" : cell.packing.empty() ? "LoRA" : cell.packing;
     const std::string dtype = cell.dtype == at::kFloat ? "fp32" : "bf16", micros = std::to_string(cell.micro_batches);
+    if (trained.size() > 4) return std::set<std::string>{trained};  // packed otherwise than "fp8"
     return std::set<std::string>{cell.checkpointing, trained + dtype, trained + micros, dtype + micros};
   };
   std::set<std::string> open;

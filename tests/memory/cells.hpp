@@ -27,8 +27,8 @@ Subject hundred_million();
 
 /// How a run trains.
 struct Cell {
-  std::string checkpointing;  ///< "none", "full", "full+elide", or what selective checkpointing saves
-  bool fp8 = false;
+  std::string checkpointing;  ///< "none", "full", or what selective checkpointing saves; with "+elide" or without
+  std::string packing;        ///< "", or "fp8", "fp8 keep", "fp8 block", "fp8_w8a8", "int8_w8a8"
   at::ScalarType dtype = at::kFloat;
   bool all_parameters = false;  ///< instead of LoRA of rank 16 on the default targets
   int64_t micro_batches = 1;
@@ -38,7 +38,8 @@ struct Cell {
 std::string text_of(const Cell& cell);
 inline void PrintTo(const Cell& cell, std::ostream* out) { *out << text_of(cell); }
 
-/// Every way to checkpoint x what is trained (LoRA, LoRA on fp8, all parameters) x dtype x one and three micro-batches.
+/// Every way to checkpoint x what is trained (LoRA, LoRA on fp8, all parameters) x dtype x one and three micro-batches,
+/// and the other ways to pack weights with some of them.
 std::vector<Cell> every_cell();
 /// A few of them: each way to checkpoint at least once, and with each other every two choices of the other kinds.
 std::vector<Cell> covering_cells();

@@ -32,16 +32,16 @@ std::vector<Case> cases(bool always) {
 }
 std::vector<Case> long_cases() {
   std::vector<Case> list;
-  for (const Cell& cell : std::vector<Cell>{{"none", false, at::kFloat},
-                                            {"full", false, at::kFloat},
-                                            {"full+elide", false, at::kBFloat16},
-                                            {"attention", false, at::kFloat},
-                                            {"every_second_matmul", true, at::kBFloat16},
-                                            {"matmul", true, at::kFloat},
-                                            {"full", false, at::kBFloat16},
-                                            {"full", true, at::kBFloat16, false, 3},
-                                            {"full", false, at::kFloat, true},
-                                            {"none", true, at::kBFloat16, false, 1, true}})
+  for (const Cell& cell : std::vector<Cell>{{"none", "", at::kFloat},
+                                            {"full", "", at::kFloat},
+                                            {"full+elide", "", at::kBFloat16},
+                                            {"attention", "", at::kFloat},
+                                            {"every_second_matmul", "fp8", at::kBFloat16},
+                                            {"matmul", "fp8", at::kFloat},
+                                            {"full", "", at::kBFloat16},
+                                            {"full", "fp8", at::kBFloat16, false, 3},
+                                            {"full", "", at::kFloat, true},
+                                            {"none", "fp8", at::kBFloat16, false, 1, true}})
     list.push_back({cell, 1024});
   return list;
 }
@@ -69,6 +69,7 @@ TEST_P(HundredMillion, IsForetold) {
   const double first = static_cast<double>(real.first_peak) / static_cast<double>(dry.first_peak);
   std::printf("  first step: %.4f of what is allowed\n", first);
   EXPECT_LE(first, 1.05);
+  EXPECT_GE(first, 0.75);
 }
 
 INSTANTIATE_TEST_SUITE_P(Always, HundredMillion, testing::ValuesIn(cases(true)));
@@ -77,8 +78,8 @@ INSTANTIATE_TEST_SUITE_P(Long, HundredMillion, testing::ValuesIn(long_cases()));
 
 TEST(Cells, OfTheTestsThatRunAlwaysHoldEveryChoice) {
   const std::vector<Cell> chosen = covering_cells();
-  EXPECT_EQ(every_cell().size(), 72U);
-  EXPECT_LE(chosen.size(), 10U);
+  EXPECT_EQ(every_cell().size(), 114U);
+  EXPECT_LE(chosen.size(), 14U);
   EXPECT_EQ(cases(true).size() + cases(false).size(), every_cell().size());
   for (const Cell& wanted : every_cell())
     EXPECT_TRUE(std::any_of(chosen.begin(), chosen.end(), [&](const Cell& one) {

@@ -34,10 +34,10 @@ std::vector<at::Device> devices(std::size_t count) {
 std::vector<Cell> cells() {
   std::vector<Cell> list;
   for (const char* how : {"none", "full", "attention", "every_second_matmul"})
-    for (const bool fp8 : {false, true})
-      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) list.push_back({how, fp8, dtype, false, 4});
-  list.push_back({"none", false, at::kFloat, true, 4});
-  list.push_back({"full", false, at::kFloat, true, 4, true});
+    for (const char* packing : {"", "fp8"})
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) list.push_back({how, packing, dtype, false, 4});
+  list.push_back({"none", "", at::kFloat, true, 4});
+  list.push_back({"full", "", at::kFloat, true, 4, true});
   return list;
 }
 
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Cells, SplitMemory, testing::ValuesIn(cells()));
 TEST(SplitLimit, AFullDeviceSaysSoAndTheForetoldBytesAreEnough) {
   init_devices();
   const memory::Subject subject = memory::miniatures().front();
-  const Cell cell{"full", true, at::kFloat, false, 4};
+  const Cell cell{"full", "fp8", at::kFloat, false, 4};
   const std::vector<Measured> dry = memory::measure_dry(subject, cell, kSize, 2);
   memory::measure_real(subject, cell, kSize, devices(2));  // what the process makes once is not the run's
   for (int d = 0; d < 2; ++d) {

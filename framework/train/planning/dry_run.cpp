@@ -85,7 +85,10 @@ class Watch {
 
   /// To be called between two steps of training: what is held now is none of the next one's.
   void begin() {
-    for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = last_forward_[i] = held(i), bytes_[i].kept = 0;
+    for (std::size_t i = 0; i < rest_.size(); ++i) {
+      rest_[i] = last_forward_[i] = held(i);
+      bytes_[i].kept = bytes_[i].before_blocks = 0;
+    }
     work_.clear();
     ended_ = 0;
   }
@@ -238,12 +241,13 @@ std::vector<BlockPlan> count_blocks(const DryParts& parts) {
   std::vector<BlockPlan> plans;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     beat();
-    const CheckpointOptions options = parts.memory.run_at(chain.site(i), chain.part(i), nullptr).options;
+    const BlockRun how = parts.memory.run_at(chain.site(i), chain.part(i), nullptr);
+    const CheckpointOptions& options = how.options;
     const std::string key = planner::cost_key(*blocks[i], flows[i]) + (options.recompute ? '1' : '0') +
                             std::to_string(reinterpret_cast<std::uintptr_t>(options.save)) +
                             (options.elide ? '1' : '0');
     auto found = known.find(key);
-    if (found == known.end()) found = known.emplace(key, planner::measure(*blocks[i], flows[i], options)).first;
+    if (found == known.end()) found = known.emplace(key, planner::measure(*blocks[i], flows[i], how)).first;
     plans.push_back({blocks[i]->info().name, blocks[i]->info().type, options, found->second});
     if (parts.fused_backward) plans.back().cost.gradients = 0;  // none outlives the backward of its block
   }

@@ -1,6 +1,7 @@
 /// @file Ranks that fail, go away or never come: the others end and say who it was.
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <support/groups.hpp>
 
 #include <chrono>
@@ -21,6 +22,14 @@ ExitCode code_of(const std::exception_ptr& problem) {
   } catch (const Error& error) {
     return error.exit_code();
   }
+}
+
+/// A rank that is gone closes its connection to the store, whose next answer to it would end the process by SIGPIPE.
+TEST(FailingGroup, AClosedConnectionIsNoSignal) {
+  run_ranks(2, seconds(60), [](Group& group) { group.barrier(); });
+  struct sigaction now {};
+  ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &now), 0);
+  EXPECT_EQ(now.sa_handler, SIG_IGN);
 }
 
 TEST(FailingGroup, AnErrorStopsAllAndNamesTheFirst) {
