@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-from program import ROOT, Case, log_lines, read_header, settings, write_safetensors
+from program import ROOT, SMALL, Case, log_lines, read_header, settings, write_safetensors
 
 RECIPES = ROOT / "tests" / "out_of_tree"
 BAD_RECIPE = 78
@@ -239,6 +239,18 @@ class Experts(Strangers):
             )
             pictures[seeds] = output.read_bytes()
         self.assertEqual(len(set(pictures.values())), 3, "each expert has a part in the picture")
+
+
+class Memory(Strangers):
+    def test_what_stores_and_residencies_hold_is_planned(self):
+        for strategy in ("host_offload", "block_swap"):
+            recipe = [SMALL, *settings(f'memory.strategies=["full_checkpointing", "{strategy}"]', run__steps=2,
+                                       run__output=self.folder / strategy)]
+            planned = json.loads(self.expect(0, [], "plan", *recipe, "--json").out)["devices"][0]["total"]
+            self.expect(0, [], "run", *recipe)
+            used = log_lines(self.folder / strategy)[-1]["bytes"]["cpu"]
+            self.assertLessEqual(used["first_step"], planned, strategy)
+            self.assertGreater(used["first_step"], 0.85 * planned, strategy)
 
 
 if __name__ == "__main__":

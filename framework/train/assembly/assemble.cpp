@@ -352,6 +352,7 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
     loaded.inventory = builder.inventory();
     require_packed(loaded);
   }
+  if (on_shapes(use)) loaded.memory.store_on_shapes(dry(at::kCPU));
   if (use != ModelUse::sample) attach_adapter(loaded, use);
   if (WeightResidency* residency = loaded.memory.residency(); residency != nullptr && use != ModelUse::inspect)
     residency->plan(loaded.model->blocks());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <train/assembly/checked_strategies.hpp>
+#include <train/assembly/dry_store.hpp>
 #include <train/assembly/guarded_strategies.hpp>
 #include <trainer/sdk/memory.hpp>
 #include <trainer/sdk/recompute.hpp>
@@ -52,6 +53,13 @@ class MemoryStack {
     store_ = nullptr;
     policy_ = nullptr;
   }
+  /// On shapes a store has nothing to store: one that counts what it would hold on `host`, a dry device, takes its
+  /// place.
+  void store_on_shapes(at::Device host) {
+    if (store_ == nullptr) return;
+    dry_store_ = std::make_unique<DryStore>(host);
+    store_ = dry_store_.get();
+  }
   /// From now on every promise of stores, residencies and weight formats is checked at every call: for proofs. Before
   /// the first use.
   void check_promises();
@@ -74,6 +82,7 @@ class MemoryStack {
   std::unique_ptr<GuardedStore> guarded_store_;
   std::unique_ptr<GuardedResidency> guarded_residency_;
   mutable GuardedPolicy guarded_policy_;
+  std::unique_ptr<DryStore> dry_store_;
   std::unique_ptr<CheckedStore> checked_store_;
   std::unique_ptr<CheckedResidency> checked_residency_;
   std::unique_ptr<CheckedFormat> checked_format_;
