@@ -136,6 +136,19 @@ std::string candidates_in_words(const ComponentSchema& component, const std::str
   return text;
 }
 
+namespace {
+
+/// " (known in [optimizer]: lr, ...)" for a key of a section that is known, else "".
+std::string others_beside(const std::string& wanted, const std::vector<std::string>& names) {
+  const std::string section = wanted.substr(0, wanted.find('.') + 1);
+  std::string text;
+  for (const std::string& name : names)
+    if (!section.empty() && name.starts_with(section)) text += (text.empty() ? "" : ", ") + name.substr(section.size());
+  return text.empty() ? "" : " (known in [" + section.substr(0, section.size() - 1) + "]: " + text + ")";
+}
+
+}  // namespace
+
 std::string explain(std::string_view key, std::span<const ComponentSchema> plugins) {
   const ComponentList components(plugins);
   const std::string wanted = without_number(key);
@@ -156,7 +169,8 @@ std::string explain(std::string_view key, std::span<const ComponentSchema> plugi
     names.push_back(component->name);
   }
   if (!text.empty()) return text;
-  throw Error(ExitCode::usage, "there is no key " + in_quotes(wanted) + did_you_mean(wanted, names));
+  throw Error(ExitCode::usage,
+              "there is no key " + in_quotes(wanted) + did_you_mean(wanted, names) + others_beside(wanted, names));
 }
 
 }  // namespace trainer::recipe

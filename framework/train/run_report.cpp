@@ -32,7 +32,11 @@ void Run::announce() const {
                                " x " + std::to_string(assembly_.share().micro_batch_size) + " samples of a step"
                          : "") +
       (steps_done() > 0 ? ", going on after step " + done : ""));
-  if (steps_done() >= recipe_.run.steps)
+  if (steps_done() > recipe_.run.steps)
+    log_warning("step " + done + " is done, and run.steps asks for " + steps +
+                " only: nothing is trained, and what is drawn and exported is of step " + done + ". For a run of " +
+                steps + " steps choose another run.output");
+  else if (steps_done() == recipe_.run.steps)
     log_info("nothing to train: step " + done + " of " + steps +
              " is done. To train longer raise run.steps; to start "
              "anew choose another run.output");

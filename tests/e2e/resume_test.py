@@ -161,6 +161,10 @@ class Changed(RunCase):
                 (("plugins", "plugins"), ("processes", "processes"), ("cuda", "CUDA"), ("torch", "LibTorch"))]
         self.again(0, ["not to the last bit", *told], run__steps=4)
 
+    def test_what_is_unchanged_goes_on_without_a_warning(self):
+        """The second start opens no text encoder, since all captions are cached."""
+        self.assertNotIn("warning", self.again(0, "going on after step 2", run__steps=4).err)
+
     def test_another_recipe_is_refused_before_anything_is_encoded(self):
         """The log and the results of a run are nobody else's, also when its checkpoints are gone."""
         shutil.rmtree(self.run_folder / "ckpt")

@@ -154,6 +154,12 @@ class Outputs(RunCase):
         self.assertEqual({path: path.read_bytes() for path in files}, before)
         self.assertEqual({path: path.stat().st_mtime_ns for path in times}, times)
 
+    def test_fewer_steps_than_are_done_are_told(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=3)
+        result = self.train(run, run__steps=2)
+        self.assertRegex(result.err, "warning .*step 3 is done, and run.steps asks for 2 only")
+
     def test_second_time_makes_what_is_missing(self):
         run = self.folder / "run"
         samples = {"sample__prompts": '["a fox"]', "sample__steps": 1, "sample__seeds": "[1]"}

@@ -10,6 +10,8 @@
 #include <array>
 #include <cstdio>
 #include <random>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace trainer::train {
@@ -121,6 +123,27 @@ recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found)
   }
 }
 
+namespace {
+
+/// "flux2.so 0123abcd, split.so ..." -> hashes by name.
+std::map<std::string, std::string> hashes_in(const std::string& plugins) {
+  std::map<std::string, std::string> hashes;
+  std::istringstream in(plugins);
+  for (std::string name, hash; in >> name >> hash;) hashes[name] = hash.substr(0, hash.find(','));
+  return hashes;
+}
+
+/// Whether one that both opened is another build. What caches everything opens no encoder, what draws needs one: which
+/// are open says nothing.
+bool other_builds(const std::string& before, const std::string& now) {
+  const std::map<std::string, std::string> old = hashes_in(before);
+  for (const auto& [name, hash] : hashes_in(now))
+    if (const auto it = old.find(name); it != old.end() && it->second != hash) return true;
+  return false;
+}
+
+}  // namespace
+
 std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints) {
   static constexpr std::array<std::pair<const char*, const char*>, 7> kSoft{{{"trainer", "version of the program"},
                                                                              {"torch", "LibTorch"},
@@ -133,6 +156,7 @@ std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std:
   for (const auto& [key, name] : kSoft) {
     const auto then = saved.manifest.fingerprints.find(key), now = fingerprints.find(key);
     if (then == saved.manifest.fingerprints.end() || now == fingerprints.end() || then->second == now->second) continue;
+    if (key == std::string("plugins") && !other_builds(then->second, now->second)) continue;
     text += std::string("\n  ") + name + ": checkpoint " + then->second + ", now " + now->second;
   }
   return text;
