@@ -74,26 +74,40 @@ TEST_P(SplitMemory, IsForetoldForEachDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Cells, SplitMemory, testing::ValuesIn(cells()));
 
+class SplitLimit : public testing::TestWithParam<Cell> {
+ protected:
+  void SetUp() override { init_devices(); }
+};
+
 /// The limit of each device in turn, the others without one.
-TEST(SplitLimit, AFullDeviceSaysSoAndTheForetoldBytesAreEnough) {
-  init_devices();
+TEST_P(SplitLimit, AFullDeviceSaysSoAndTheForetoldBytesAreEnough) {
   const memory::Subject subject = memory::miniatures().front();
-  const Cell cell{"full", "fp8", at::kFloat, false, 4};
+  const Cell& cell = GetParam();
   const std::vector<Measured> dry = memory::measure_dry(subject, cell, kSize, 2);
   memory::measure_real(subject, cell, kSize, devices(2));  // what the process makes once is not the run's
   for (int d = 0; d < 2; ++d) {
     const auto i = static_cast<std::size_t>(d);
-    const auto run = [&](double share) {
-      sim::set_capacity(d, sim::stats(d).current +
-                               static_cast<int64_t>(share * static_cast<double>(resident(dry[i]) + dry[i].step.peak)));
+    const auto run = [&](double share, int64_t peak) {
+      const double bytes = share * static_cast<double>(resident(dry[i]) + peak);
+      sim::set_capacity(d, sim::stats(d).current + static_cast<int64_t>(bytes));
       memory::measure_real(subject, cell, kSize, devices(2));
       sim::set_capacity(d, 0);
     };
-    EXPECT_THROW(run(0.85), c10::OutOfMemoryError) << d;
+    EXPECT_THROW(run(0.85, dry[i].step.peak), c10::OutOfMemoryError) << d;
     sim::set_capacity(d, 0);
-    EXPECT_NO_THROW(run(1.10)) << d;
+    EXPECT_NO_THROW(run(1.10, dry[i].first_peak)) << d;
+    sim::set_capacity(d, 0);
   }
 }
+
+std::vector<Cell> limited_cells() {
+  return {{"none", "", at::kFloat, false, 4},         {"none", "fp8", at::kBFloat16, false, 4, true},
+          {"full", "fp8", at::kFloat, false, 4},      {"full", "", at::kBFloat16, false, 4},
+          {"attention", "fp8", at::kFloat, false, 4}, {"every_second_matmul", "", at::kFloat, false, 4},
+          {"full", "", at::kFloat, true, 4, true}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Cells, SplitLimit, testing::ValuesIn(limited_cells()));
 
 }  // namespace
 }  // namespace trainer::placement

@@ -59,23 +59,31 @@ void expand_rows(const Packed& packed, at::Tensor& dense) {
   });
 }
 
-/// `scale` for every element of some rows, or something that broadcasts to it.
-at::Tensor widened(const at::Tensor& scale, int64_t column_block, int64_t in) {
-  return scale.size(1) == 1 ? scale : scale.repeat_interleave(column_block, 1).narrow(1, 0, in);
+/// Multiplies rows [count, in] by their scales, [count or 1, columns], one for every `block` columns; in fp32, rounded
+/// once.
+void multiply(const at::Tensor& rows, const at::Tensor& scale, int64_t block) {
+  const int64_t in = rows.size(1), whole = scale.size(1) == 1 ? 0 : in / block;
+  if (scale.size(1) == 1) return void(rows.mul_(scale));
+  rows.narrow(1, 0, whole * block).unflatten(1, {whole, block}).mul_(scale.narrow(1, 0, whole).unsqueeze(2));
+  if (whole * block < in) rows.narrow(1, whole * block, in - whole * block).mul_(scale.narrow(1, whole, 1));
 }
 
 }  // namespace
 
 at::Tensor dequantize_by_operators(const Packed& packed, at::ScalarType dtype) {
+  if (dtype == at::kDouble) return dequantize_by_operators(packed, at::kFloat).to(dtype);  // the product is fp32's
   const int64_t out = packed.values.size(0), in = packed.values.size(1);
   at::Tensor dense = at::empty({out, in}, packed.values.options().dtype(dtype));
-  constexpr int64_t kElements = 1 << 24;  // 64 MiB of fp32 at a time
-  const int64_t step = std::max<int64_t>(1, kElements / in);
+  // An 8-bit number is one of every wider dtype, so the rows need no fp32 of their own. CUDA's kernels convert one
+  // number at a time; others, that convert whole operands, are given little at once.
+  constexpr int64_t kElements = 1 << 16;
+  const int64_t step = packed.values.is_cuda() ? out : std::max<int64_t>(1, kElements / in);
   for (int64_t begin = 0; begin < out; begin += step) {
     const int64_t count = std::min(step, out - begin);
-    const at::Tensor scale = packed.scale.size(0) == 1 ? packed.scale : packed.scale.narrow(0, begin, count);
-    at::Tensor rows = packed.values.narrow(0, begin, count).to(at::kFloat);
-    dense.narrow(0, begin, count).copy_(rows.mul_(widened(scale, packed.column_block, in)));
+    const at::Tensor rows = dense.narrow(0, begin, count);
+    rows.copy_(packed.values.narrow(0, begin, count));
+    multiply(rows, packed.scale.size(0) == 1 ? packed.scale : packed.scale.narrow(0, begin, count),
+             packed.column_block);
   }
   return dense;
 }
