@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <random>
 #include <sstream>
-#include <string_view>
 #include <utility>
 
 namespace trainer::train {
