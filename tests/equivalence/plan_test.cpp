@@ -57,7 +57,11 @@ TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
             "  blocks                 run with            kept, each  recomputed, each\n"
             "  double.0 ... double.2  full_checkpointing  1.0 kB      5.0 GFLOP\n"
             "  single.0               none                250 MB      0 FLOP\n"
-            "  a step takes, by its FLOPs, 1.25 x the time without recomputation\n");
+            "  a step takes, by its FLOPs, 1.25 x the time without recomputation\n"
+            "  the least work of all combinations that fit (exact, in bytes)\n");
+  plan.quantum = 1024;
+  EXPECT_EQ(train::parse_plan(train::to_json(plan), "plan.json"), plan);
+  EXPECT_NE(train::describe(plan).find("kept bytes of a block counted in steps of 1.0 kB\n"), std::string::npos);
   const std::string huge =
       R"({"budget": 1e300, "peak": 1, "format": "none", "flops": 1, "recomputed_flops": 0, "blocks": []})";
   const std::string negative =
