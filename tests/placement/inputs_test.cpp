@@ -2,6 +2,7 @@
 /// host memory, as the cache gives them. A single blocking copy would end the overlap of the devices.
 #include <gtest/gtest.h>
 
+#include <planner/byte_counter.hpp>
 #include <support/sim/sim.hpp>
 
 #include "../memory/cells.hpp"
@@ -30,6 +31,7 @@ std::vector<std::string> waits_of_second_step(const Cell& cell) {
 }
 
 TEST(Inputs, NoCopyHoldsUpTheHostWithinASchedule) {
+  planner::install_byte_counter();  // before the devices: other tests of this program count by it
   if (sim::devices() == 0) sim::init(3);
   sim::set_timeline(true);
   for (const char* how : {"none", "full", "attention"})
