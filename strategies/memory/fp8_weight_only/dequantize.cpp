@@ -76,7 +76,7 @@ at::Tensor dequantize_by_operators(const Packed& packed, at::ScalarType dtype) {
   at::Tensor dense = at::empty({out, in}, packed.values.options().dtype(dtype));
   // An 8-bit number is one of every wider dtype, so the rows need no fp32 of their own. CUDA's kernels convert one
   // number at a time; others, that convert whole operands, are given little at once.
-  constexpr int64_t kElements = 1 << 16;
+  constexpr int64_t kElements = 1 << 12;
   const int64_t step = packed.values.is_cuda() ? out : std::max<int64_t>(1, kElements / in);
   for (int64_t begin = 0; begin < out; begin += step) {
     const int64_t count = std::min(step, out - begin);
