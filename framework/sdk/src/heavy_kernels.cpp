@@ -6,7 +6,6 @@
 #include <array>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 #include "op_region.hpp"
 
@@ -173,12 +172,13 @@ void install_heavy_kernels() {
     return made;
   }();
   static_cast<void>(library);
-  [[gnu::used]] static const std::vector<torch::Library*> without_gradient = [] {
-    std::vector<torch::Library*> list;
-    for (const c10::DispatchKey key : kAutogradKeys) {
-      list.push_back(new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
+  // An array, which outlives the program's end as the pointers beside it do: the libraries are never destroyed.
+  [[gnu::used]] static const auto without_gradient = [] {
+    std::array<torch::Library*, kAutogradKeys.size()> list{};
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      list[i] = new torch::Library(torch::Library::IMPL, "aten", kAutogradKeys[i], __FILE__, __LINE__);
       for (const char* name : kHeavyOpsWithoutGradient)
-        list.back()->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
+        list[i]->impl(name, torch::CppFunction::makeFromBoxedFunction<&heavy_kernel>());
     }
     return list;
   }();
