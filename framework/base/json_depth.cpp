@@ -14,6 +14,8 @@ bool nests_deeply(std::string_view json) {
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
+    } else if (c == '\0') {
+      return false;  // where the parser ends, too
     } else if (c == '[' || c == '{') {
       if (++level > kMostJsonLevels) return true;
     } else if (c == ']' || c == '}') {

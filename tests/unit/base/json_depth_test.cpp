@@ -16,6 +16,8 @@ TEST(JsonDepth, TheLastLevelThatIsTakenAndTheFirstThatIsNot) {
   EXPECT_FALSE(nests_deeply(nested(kMostJsonLevels)));
   EXPECT_TRUE(nests_deeply(nested(kMostJsonLevels + 1)));
   EXPECT_FALSE(nests_deeply(""));
+  const std::string ended("1\0", 2);  // the parser ends there
+  EXPECT_FALSE(nests_deeply(ended + nested(kMostJsonLevels + 1)));
   std::string objects;
   for (int i = 0; i <= kMostJsonLevels; ++i) objects += "{\"a\":";
   EXPECT_TRUE(nests_deeply(objects)) << "whether they are closed or not";
