@@ -34,16 +34,23 @@ struct CpuKernels {
   /// grad: of the silu(gate) up part, rows grad_step apart; grad_x [rows, 2 width] dense.
   void (*swiglu_grad)(const SwiGlu&, const void* grad, int64_t grad_step, void* grad_x, int64_t begin, int64_t end);
 
+  /// to [rows, width] = x + gate y.
+  void (*gated_residual)(const GatedResidual&, void* to, int64_t begin, int64_t end);
+  /// grad_y = grad gate, all [rows, width].
+  void (*gated_residual_grad)(const GatedResidual&, const void* grad, void* grad_y, int64_t begin, int64_t end);
+  /// Gradient of the gate, [samples, width] dense: the sums of grad y; units are samples x kColumns columns.
+  void (*gated_residual_sums)(const GatedResidual&, const void* grad, void* grad_gate, int64_t begin, int64_t end);
+
   /// low [rows, rank] = factor x weight^T.
   void (*low_rank_down)(const LowRank&, void* low, int64_t begin, int64_t end);
-  /// y [rows, width] = x + factor low weight; x may be null, for 0.
+  /// y [rows, width] = x + factor low weight; x may be null, for 0, and may be y.
   void (*low_rank_up)(const LowRank&, const void* low, void* y, int64_t begin, int64_t end);
   /// grad_weight [rank, width] = factor low^T x; units are kOuterColumns columns.
   void (*low_rank_outer)(const LowRank&, const void* low, void* grad_weight, int64_t begin, int64_t end);
 };
 
 constexpr int64_t kOuterColumns = 512;  ///< of a unit of low_rank_outer
-constexpr int64_t kColumns = 64;        ///< of a unit of modulated_norm_sums
+constexpr int64_t kColumns = 64;        ///< of a unit of modulated_norm_sums and gated_residual_sums
 constexpr int64_t kTokens = 64;         ///< of a unit of norm_rope_sums
 
 /// Those that this processor runs, the best last.

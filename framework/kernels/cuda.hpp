@@ -5,6 +5,9 @@
 
 #include <kernels/fused.h>
 
+#include <cstddef>
+#include <initializer_list>
+
 namespace trainer::kernels {
 
 using Stream = void*;
@@ -20,6 +23,9 @@ struct CudaKernels {
   int (*norm_rope_sums)(const NormRope*, const void* grad, void* partial, Stream);
   int (*swiglu)(const SwiGlu*, void* y, Stream);
   int (*swiglu_grad)(const SwiGlu*, const void* grad, int64_t grad_step, void* grad_x, Stream);
+  int (*gated_residual)(const GatedResidual*, void* to, Stream);
+  int (*gated_residual_grad)(const GatedResidual*, const void* grad, void* grad_y, Stream);
+  int (*gated_residual_sums)(const GatedResidual*, const void* grad, void* grad_gate, Stream);
   int (*low_rank_down)(const LowRank*, void* low, Stream);
   int (*low_rank_up)(const LowRank*, const void* low, void* y, Stream);
   int (*low_rank_outer)(const LowRank*, const void* low, void* grad_weight, Stream);
@@ -28,7 +34,13 @@ struct CudaKernels {
 /// What the library exports under that name: the table, for the layout of arguments that it was built with.
 using CudaKernelsOf = const CudaKernels* (*)(int layout);
 constexpr const char* kCudaKernelsSymbol = "trainer_cuda_kernels_1";
-constexpr int kArgumentsLayout =
-    sizeof(ModulatedNorm) + 256 * (sizeof(NormRope) + 256 * (sizeof(SwiGlu) + 256 * sizeof(LowRank)));
+constexpr int layout_of(std::initializer_list<std::size_t> sizes) {
+  unsigned layout = 0;
+  for (const std::size_t size : sizes) layout = layout * 509 + static_cast<unsigned>(size);
+  return static_cast<int>(layout % 0x7fffffff);
+}
+/// Other for other arguments and for another table.
+constexpr int kArgumentsLayout = layout_of({sizeof(ModulatedNorm), sizeof(NormRope), sizeof(SwiGlu),
+                                            sizeof(GatedResidual), sizeof(LowRank), sizeof(CudaKernels)});
 
 }  // namespace trainer::kernels

@@ -42,6 +42,14 @@ struct SwiGlu {
   int64_t x_step, before_step;  ///< from a row to the next
 };
 
+/// x + gate y over rows of `width`; row r belongs to sample r / rows_per_sample.
+struct GatedResidual {
+  Dtype dtype;
+  int64_t rows, width, rows_per_sample;
+  const void *x, *gate, *y;  ///< x, y [rows, width] dense, null where a kernel reads none; gate one row a sample
+  int64_t gate_step;         ///< from a sample to the next; 0: one for all
+};
+
 /// Products of a low-rank adapter with data of `width` columns: weight [rank, width] and the narrow matrix `low`
 /// [rows, rank] are fp32 for fp32 and bf16 data, fp64 for fp64; both dense.
 struct LowRank {

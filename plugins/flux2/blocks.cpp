@@ -2,7 +2,6 @@
 #include "blocks.hpp"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addcmul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -84,9 +83,9 @@ std::vector<at::Tensor> DoubleBlock::forward(const Flow& flow) {
 
 at::Tensor DoubleBlock::finish(const Stream& stream, const at::Tensor& x, const at::Tensor& attended,
                                const std::vector<at::Tensor>& mod) const {
-  const at::Tensor middle = at::addcmul(x, mod[2], stream.out(attended));
+  const at::Tensor middle = gated_residual(x, mod[2], stream.out(attended), fused_);
   const at::Tensor inner = stream.mlp_in(modulated_norm(middle, mod[3], mod[4], eps_, fused_));
-  return at::addcmul(middle, mod[5], stream.mlp_out(swiglu(inner, {}, fused_)));
+  return gated_residual(middle, mod[5], stream.mlp_out(swiglu(inner, {}, fused_)), fused_);
 }
 
 SingleBlock::SingleBlock(ModelBuilder& build, const Config& c, int64_t index)
@@ -115,7 +114,7 @@ std::vector<at::Tensor> SingleBlock::forward(const Flow& flow) {
   const at::Tensor q = turned(parts[0], *norm_q_), k = turned(parts[1], *norm_k_);
   const at::Tensor attended = attention(q, k, by_head(parts[2], heads_));
   const at::Tensor y = out_(swiglu(parts[3], attended, fused_));
-  return {clip_half(at::addcmul(x, mod[2], y))};
+  return {clip_half(gated_residual(x, mod[2], y, fused_))};
 }
 
 }  // namespace trainer::flux2

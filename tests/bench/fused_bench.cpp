@@ -69,6 +69,11 @@ void measure_all(at::ScalarType dtype, int rounds) {
   const at::Tensor gates = trained(projected.narrow(-1, 3 * kWidth, 2 * kMlp).detach());
   const at::Tensor before = trained(make({1, kTokens, kWidth}));
   measure("swiglu, joined", rounds, {gates, before}, [&](bool fused) { return trainer::swiglu(gates, before, fused); });
+  const at::Tensor added = trained(make({1, kTokens, kWidth})), gate = trained(make({1, 1, kWidth}));
+  measure("gated_residual", rounds, {x, added},
+          [&](bool fused) { return trainer::gated_residual(x, scale, added, fused); });
+  measure("gated_residual, trained gate", rounds, {x, gate, added},
+          [&](bool fused) { return trainer::gated_residual(x, gate, added, fused); });
   const at::Tensor rows = trained(make({kTokens, kWidth})), y = trained(make({kTokens, kIn}));
   const at::Tensor a = trained(at::randn({kRank, kWidth})), b = trained(at::randn({kIn, kRank}));
   measure("low_rank_sum, 768 to 6912", rounds, {rows, y, a, b},

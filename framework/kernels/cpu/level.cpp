@@ -1,5 +1,6 @@
 /// @file The CPU kernels for one instruction set: compiled once for each, see meson.build. Everything but the table has
 /// internal linkage, so that no function made for a newer processor is linked into code for older ones.
+#include <kernels/cpu/gated_residual.hpp>
 #include <kernels/cpu/low_rank.hpp>
 #include <kernels/cpu/modulated_norm.hpp>
 #include <kernels/cpu/norm_rope.hpp>
@@ -44,6 +45,16 @@ void swiglu_grad(const SwiGlu& a, const void* grad, int64_t grad_step, void* gra
   with_type(a.dtype, [&](auto type) { GateRows<decltype(type)>::grad(a, grad, grad_step, grad_x, begin, end); });
 }
 
+void gated_residual(const GatedResidual& a, void* to, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { GatedRows<decltype(type)>::forward(a, to, begin, end); });
+}
+void gated_residual_grad(const GatedResidual& a, const void* grad, void* grad_y, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { GatedRows<decltype(type)>::grad(a, grad, grad_y, begin, end); });
+}
+void gated_residual_sums(const GatedResidual& a, const void* grad, void* grad_gate, int64_t begin, int64_t end) {
+  with_type(a.dtype, [&](auto type) { GatedRows<decltype(type)>::sums(a, grad, grad_gate, begin, end); });
+}
+
 void low_rank_down(const LowRank& a, void* low, int64_t begin, int64_t end) {
   with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::down(a, low, begin, end); });
 }
@@ -59,6 +70,7 @@ void low_rank_outer(const LowRank& a, const void* low, void* grad_weight, int64_
 extern const CpuKernels TRAINER_LEVEL_TABLE;
 const CpuKernels TRAINER_LEVEL_TABLE{TRAINER_LEVEL_NAME, modulated_norm, modulated_norm_grad, modulated_norm_sums,
                                      norm_rope,          norm_rope_grad, norm_rope_sums,      swiglu,
-                                     swiglu_grad,        low_rank_down,  low_rank_up,         low_rank_outer};
+                                     swiglu_grad,        gated_residual, gated_residual_grad, gated_residual_sums,
+                                     low_rank_down,      low_rank_up,    low_rank_outer};
 
 }  // namespace trainer::kernels

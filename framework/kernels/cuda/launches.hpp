@@ -16,6 +16,9 @@ int cuda_norm_rope_grad(const NormRope*, const void* grad, void* grad_x, Stream)
 int cuda_norm_rope_sums(const NormRope*, const void* grad, void* partial, Stream);
 int cuda_swiglu(const SwiGlu*, void* y, Stream);
 int cuda_swiglu_grad(const SwiGlu*, const void* grad, int64_t grad_step, void* grad_x, Stream);
+int cuda_gated_residual(const GatedResidual*, void* to, Stream);
+int cuda_gated_residual_grad(const GatedResidual*, const void* grad, void* grad_y, Stream);
+int cuda_gated_residual_sums(const GatedResidual*, const void* grad, void* grad_gate, Stream);
 int cuda_low_rank_down(const LowRank*, void* low, Stream);
 int cuda_low_rank_up(const LowRank*, const void* low, void* y, Stream);
 int cuda_low_rank_outer(const LowRank*, const void* low, void* grad_weight, Stream);

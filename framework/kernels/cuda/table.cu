@@ -4,10 +4,20 @@
 namespace trainer::kernels {
 namespace {
 
-const CudaKernels kTable{cuda_modulated_norm, cuda_modulated_norm_grad, cuda_modulated_norm_sums,
-                         cuda_norm_rope,      cuda_norm_rope_grad,      cuda_norm_rope_sums,
-                         cuda_swiglu,         cuda_swiglu_grad,         cuda_low_rank_down,
-                         cuda_low_rank_up,    cuda_low_rank_outer};
+const CudaKernels kTable{cuda_modulated_norm,
+                         cuda_modulated_norm_grad,
+                         cuda_modulated_norm_sums,
+                         cuda_norm_rope,
+                         cuda_norm_rope_grad,
+                         cuda_norm_rope_sums,
+                         cuda_swiglu,
+                         cuda_swiglu_grad,
+                         cuda_gated_residual,
+                         cuda_gated_residual_grad,
+                         cuda_gated_residual_sums,
+                         cuda_low_rank_down,
+                         cuda_low_rank_up,
+                         cuda_low_rank_outer};
 
 }  // namespace
 }  // namespace trainer::kernels

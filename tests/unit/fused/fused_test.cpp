@@ -132,6 +132,21 @@ TEST(SwiGlu, LargeGatesDoNotOverflow) {
 
 TEST(SwiGlu, RefusesAnOddNumberOfColumns) { EXPECT_THROW(swiglu(at::empty({2, 3})), c10::Error); }
 
+TEST(GatedResidual, KeepsWhatItAddsOnlyForATrainedGate) {
+  for (const bool trained : {false, true}) {
+    const at::Tensor x = at::empty({2, 3, 4}).fill_(1).requires_grad_(), leaf = at::empty({2, 3, 4}).fill_(2);
+    const at::Tensor gate = at::empty({1, 1, 4}).fill_(3).requires_grad_(trained);
+    at::Tensor y = leaf.requires_grad_() * 2;
+    const c10::weak_intrusive_ptr<c10::StorageImpl> added(y.storage().getWeakStorageImpl());
+    const at::Tensor sum = gated_residual(x, gate, y);
+    y.reset();
+    EXPECT_EQ(added.expired(), !trained);
+    const std::vector<at::Tensor> grads = torch::autograd::grad({sum.sum()}, {x, leaf});
+    EXPECT_EQ(grads[0].sum().item<double>(), 24);
+    EXPECT_EQ(grads[1].sum().item<double>(), 24 * 6);
+  }
+}
+
 TEST(NormRope, RefusesATableOfOtherTokens) {
   const at::Tensor x = at::empty({1, 3, 2, 4}), weight = at::empty({4});
   EXPECT_THROW(norm_rope({x}, {weight}, at::empty({1, 4, 2, 2}), 1e-6), c10::Error);

@@ -46,6 +46,13 @@ Operation gate(int64_t rows, int64_t width, int64_t before) {
   return operation;
 }
 
+Operation residual(int64_t batch, int64_t tokens, int64_t width, int64_t gates) {
+  return {"gated_residual_" + std::to_string(tokens) + "_" + std::to_string(width) + "_b" + std::to_string(batch) +
+              "_g" + std::to_string(gates),
+          {{batch, tokens, width}, {gates, 1, width}, {batch, tokens, width}},
+          [](const std::vector<at::Tensor>& in, bool fused) { return gated_residual(in[0], in[1], in[2], fused); }};
+}
+
 /// The adapter is fp32 beside bf16 data.
 Operation low_rank(int64_t rows, int64_t in, int64_t out, int64_t rank) {
   return {"low_rank_" + std::to_string(in) + "_" + std::to_string(out) + "_r" + std::to_string(rank) + "_m" +
@@ -62,17 +69,13 @@ Operation low_rank(int64_t rows, int64_t in, int64_t out, int64_t rank) {
 std::ostream& operator<<(std::ostream& out, const Operation& operation) { return out << operation.name; }
 
 std::vector<Operation> operations() {
-  return {norm(2, 5, 32, 2),        norm(3, 130, 67, 3),
-          norm(2, 5, 7, 1),         norm(1, 3, 3, 1),
-          norm(0, 5, 32, 1),        norm(2, 0, 32, 2),
-          rope(2, 3, 5, 4, 16, 1),  rope(1, 70, 6, 3, 64, 1),
-          rope(2, 4, 1, 1, 6, 2),   rope(3, 2, 5, 2, 22, 3),
-          rope(0, 2, 3, 2, 16, 1),  gate(6, 32, 0),
-          gate(5, 19, 0),           gate(3, 1, 0),
-          gate(6, 16, 32),          gate(7, 33, 5),
-          gate(0, 16, 8),           low_rank(9, 32, 64, 16),
-          low_rank(45, 67, 5, 3),   low_rank(2, 1, 1, 1),
-          low_rank(8, 2100, 33, 8), low_rank(70, 16, 1030, 4),
+  return {norm(2, 5, 32, 2),      norm(3, 130, 67, 3),     norm(2, 5, 7, 1),         norm(1, 3, 3, 1),
+          norm(0, 5, 32, 1),      norm(2, 0, 32, 2),       rope(2, 3, 5, 4, 16, 1),  rope(1, 70, 6, 3, 64, 1),
+          rope(2, 4, 1, 1, 6, 2), rope(3, 2, 5, 2, 22, 3), rope(0, 2, 3, 2, 16, 1),  gate(6, 32, 0),
+          gate(5, 19, 0),         gate(3, 1, 0),           gate(6, 16, 32),          gate(7, 33, 5),
+          gate(0, 16, 8),         residual(2, 5, 32, 2),   residual(3, 130, 67, 3),  residual(2, 5, 7, 1),
+          residual(1, 1, 1, 1),   residual(0, 5, 32, 1),   residual(2, 0, 32, 2),    low_rank(9, 32, 64, 16),
+          low_rank(45, 67, 5, 3), low_rank(2, 1, 1, 1),    low_rank(8, 2100, 33, 8), low_rank(70, 16, 1030, 4),
           low_rank(0, 16, 8, 2)};
 }
 

@@ -50,6 +50,10 @@ std::vector<std::vector<float>> results(const CpuKernels& cpu) {
   const SwiGlu gate{Dtype::f32, kRows, kWidth / 2, 0, x.data(), nullptr, kWidth, 0};
   cpu.swiglu(gate, make(kRows * kWidth / 2), 0, kRows);
   cpu.swiglu_grad(gate, g.data(), kWidth, make(kRows * kWidth), 0, kRows);
+  const GatedResidual residual{Dtype::f32, kRows, kWidth, kRows, x.data(), scale.data(), g.data(), 0};
+  cpu.gated_residual(residual, make(kRows * kWidth), 0, kRows);
+  cpu.gated_residual_grad(residual, x.data(), make(kRows * kWidth), 0, kRows);
+  cpu.gated_residual_sums(residual, x.data(), make(kWidth), 0, 1);
   const LowRank low{Dtype::f32, kRows, kWidth, 3, 0.5, x.data(), kWidth, g.data()};
   const auto narrow = numbers(kRows * 3, 5);
   cpu.low_rank_down(low, make(kRows * 3), 0, kRows);

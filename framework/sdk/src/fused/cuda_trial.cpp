@@ -56,6 +56,13 @@ std::vector<Tensor> results(at::ScalarType dtype, at::Device device) {
   all.push_back(operator_of<Tensor(const Tensor&, const Maybe&)>("trainer::swiglu").call(gates, before));
   all.push_back(operator_of<Tensor(const Tensor&, const Tensor&)>("trainer::swiglu_backward").call(grad, gates));
 
+  all.push_back(
+      operator_of<Tensor(const Tensor&, const Tensor&, const Tensor&)>("trainer::gated_residual").call(x, scale, g));
+  const auto [grad_y, grad_gate] = operator_of<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Maybe&)>(
+                                       "trainer::gated_residual_backward")
+                                       .call(g, scale, x);
+  all.insert(all.end(), {grad_y, grad_gate});
+
   const Tensor data = make({70, 300}, 14), weight = wide({19, 300}, 15), low = wide({70, 19}, 16);
   all.push_back(
       operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_down").call(data, weight, 0.5));

@@ -24,6 +24,11 @@ TRAINER_API at::Tensor norm_rope(const std::vector<at::Tensor>& x, const std::ve
 /// -> [..., n + m]. Saves x. diffusers: Flux2SwiGLU, and the join of Flux2ParallelSelfAttnProcessor.
 TRAINER_API at::Tensor swiglu(const at::Tensor& x, const at::Tensor& before = {}, bool fused = true);
 
+/// x + gate y, rounded once. x, y [B, S, d]; gate [B or 1, 1, d], all of one dtype. Saves gate, and y where the gate is
+/// trained. diffusers: hidden_states + gate_msa * attn_output of Flux2TransformerBlock.
+TRAINER_API at::Tensor gated_residual(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& y,
+                                      bool fused = true);
+
 /// y + scale (x A^T) B^T, rounded once: what a low-rank adapter makes of a layer's output y [M, out]. x [M, in] is the
 /// layer's input; A [r, in] and B [out, r] are fp32 beside fp32 and bf16 data. Saves x, x A^T, A and B. peft:
 /// lora.Linear with an fp32 adapter.
