@@ -11,7 +11,7 @@ void add_check(CLI::App& app, Common& common) {
   command->footer("Example: trainer check recipes/quickstart.toml");
   // Missing files are findings among others.
   command->callback([&common] {
-    common.action = [&common] { return run_with_recipe("check", recipe, {}, common, /*paths_must_exist=*/false); };
+    common.action = [&common] { return run_with_recipe("check", recipe, {}, common, {.paths_must_exist = false}); };
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <recipe/load.hpp>
 
 #include <functional>
 #include <string>
@@ -43,8 +44,8 @@ void add_recipe(CLI::App& command, RecipeArguments& arguments);
 void add_budget(CLI::App& command, RecipeArguments& arguments);
 
 /// Checks the recipe without LibTorch, so that mistakes are told in milliseconds, then calls the engine.
-/// `paths_must_exist` = false: missing data and encoders are no mistake.
+/// `options`: whether missing files are a mistake.
 int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
-                    const Common& common, bool paths_must_exist = true);
+                    const Common& common, const recipe::LoadOptions& options = {});
 
 }  // namespace trainer::cli

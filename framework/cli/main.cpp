@@ -26,6 +26,9 @@ int run(int argc, char** argv) {
   CLI::App app{"Trains image diffusion transformers from TOML recipes.", "trainer"};
   app.set_version_flag("--version", TRAINER_VERSION);
   app.require_subcommand(1);
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return "error: " + CLI::FailureMessage::simple(failed, error);
+  });
   app.fallthrough();
   app.footer(
       "Example: trainer run recipes/quickstart.toml\n`trainer COMMAND --help` shows an example of each. Results go to "

@@ -34,7 +34,7 @@ void add_plan(CLI::App& app, Common& common) {
   command->callback([&common] {
     common.action = [&common] {
       return run_with_recipe("plan", recipe, {{"tflops", tflops}, {"ranks", ranks}}, common,
-                             /*paths_must_exist=*/false);
+                             {.paths_must_exist = false, .model_must_exist = true});
     };
   });
 }

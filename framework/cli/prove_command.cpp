@@ -13,12 +13,13 @@ void add_prove(CLI::App& app, Common& common) {
                     "Random numbers in the shapes of the weight file; what it holds is not read");
   command->footer(
       "Runs the first and the last block of each type for three steps at the recipe's shapes, with random pictures and "
-      "texts; needs the model's weight file, but no data and no encoders. Stores proof.json in run.output.\nExample: trainer prove "
+      "texts; needs the model's weight file, but no data and no encoders. Stores proof.json in run.output.\nExample: "
+      "trainer prove "
       "recipes/quickstart.toml");
   command->callback([&common] {
     common.action = [&common] {
       return run_with_recipe("prove", recipe, {{"random_weights", random_weights}}, common,
-                             /*paths_must_exist=*/false);
+                             {.paths_must_exist = false});
     };
   });
 }

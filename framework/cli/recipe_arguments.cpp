@@ -3,7 +3,6 @@
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
 #include <distributed/environment.hpp>
-#include <recipe/load.hpp>
 #include <recipe/write.hpp>
 
 namespace trainer::cli {
@@ -38,7 +37,7 @@ bool has_others(const std::string& command) {
 }  // namespace
 
 int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
-                    const Common& common, bool paths_must_exist) {
+                    const Common& common, const recipe::LoadOptions& options) {
   const Layout layout = find_layout(common.plugin_dirs);
   const plugin::Found found = plugin::find_manifests(layout.plugins);
   for (const std::string& problem : found.problems) log_warning(problem);
@@ -51,8 +50,7 @@ int run_with_recipe(const std::string& command, const RecipeArguments& arguments
     overrides.push_back("memory={budget=" + recipe::in_quotes(arguments.budget) + "}");
   }
   try {
-    const recipe::Recipe recipe =
-        recipe::load(arguments.file, overrides, plugin::schemas(found), {.paths_must_exist = paths_must_exist});
+    const recipe::Recipe recipe = recipe::load(arguments.file, overrides, plugin::schemas(found), options);
     request["timeout"] = recipe.distributed.timeout;
   } catch (const Error& error) {
     if (!has_others(command)) throw;

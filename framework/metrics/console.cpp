@@ -79,7 +79,8 @@ std::string step_line(const StepReport& report, int width) {
   std::vector<std::string> fields = {"loss " + number(report.loss), "smooth " + number(report.smoothed),
                                      "lr " + formatted("%.2e", report.lr),
                                      formatted("%.3f s/step", report.seconds_per_step)};
-  if (std::isfinite(report.seconds_left)) fields.push_back("ETA " + format_seconds(report.seconds_left));
+  if (std::isfinite(report.seconds_left) && report.step < report.total)
+    fields.push_back("ETA " + format_seconds(report.seconds_left));
   if (report.memory > 0) fields.push_back("RSS " + format_bytes(static_cast<double>(report.memory)));
   return fitted(head, fields, report.step, report.total, width);
 }

@@ -256,10 +256,10 @@ std::string ComponentList::unknown(std::string_view kind, std::string_view name)
 namespace {
 
 Recipe from_tree(Node root, const std::string& file, std::span<const std::string> overrides,
-                 std::span<const ComponentSchema> components, bool paths_must_exist) {
+                 std::span<const ComponentSchema> components, const LoadOptions& options) {
   root.position = {file, 1, 1};
   Reading reading;
-  reading.paths_must_exist = paths_must_exist;
+  reading.options = options;
   apply_overrides(root, overrides, reading.problems);
   const ComponentList list(components);
   Recipe recipe = RecipeReader(root, list, reading).read();
@@ -276,11 +276,11 @@ Recipe from_tree(Node root, const std::string& file, std::span<const std::string
 
 Recipe load(const std::string& file, std::span<const std::string> overrides,
             std::span<const ComponentSchema> components, const LoadOptions& options) {
-  return from_tree(read_with_bases(file), file, overrides, components, options.paths_must_exist);
+  return from_tree(read_with_bases(file), file, overrides, components, options);
 }
 
 Recipe load_stored(const std::string& text, const std::string& name, std::span<const ComponentSchema> components) {
-  return from_tree(read_stored(text, name), name, {}, components, /*paths_must_exist=*/false);
+  return from_tree(read_stored(text, name), name, {}, components, {.paths_must_exist = false});
 }
 
 void check_syntax(const std::string& file) { read_with_bases(file); }

@@ -12,7 +12,8 @@
 namespace trainer::recipe {
 
 struct LoadOptions {
-  bool paths_must_exist = true;  ///< report missing model, data, ... paths (`plan` and tests may not want that)
+  bool paths_must_exist = true;   ///< report missing model, data, ... paths (`plan` and tests may not want that)
+  bool model_must_exist = false;  ///< report missing paths of [model], whatever paths_must_exist says
 };
 
 /// Reads and checks a recipe. `overrides` are "key=value" texts of --set, applied last, in order; `components` are the

@@ -129,7 +129,8 @@ class Reader {
     const std::string expanded = expand_variables(text, problem);
     if (!problem.empty()) return fail(node, key, in_quotes(text) + ": " + problem);
     const std::string path = absolute_path(expanded, node.position, spec_.from_working_folder);
-    if (spec_.must_exist && reading_.paths_must_exist) {
+    const LoadOptions& options = reading_.options;
+    if (spec_.must_exist && (options.paths_must_exist || (options.model_must_exist && key.starts_with("model.")))) {
       if (const std::string missing = missing_path(path); !missing.empty()) return fail(node, key, missing);
     }
     reading_.paths_as_written[key] = text;

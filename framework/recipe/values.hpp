@@ -2,6 +2,7 @@
 #pragma once
 
 #include <recipe/document.hpp>
+#include <recipe/load.hpp>
 #include <recipe/problems.hpp>
 #include <recipe/schema.hpp>
 
@@ -15,7 +16,7 @@ namespace trainer::recipe {
 /// What reading a recipe needs and collects.
 struct Reading {
   Problems problems;
-  bool paths_must_exist = true;
+  LoadOptions options{};
   std::vector<std::string> known_keys;                  ///< all dotted keys, for suggestions across sections
   std::map<std::string, std::string> paths_as_written;  ///< dotted key -> text
 };

@@ -22,7 +22,7 @@ class CommandLine(Case):
         self.expect(USAGE, "--help")
 
     def test_recipe_is_left_out(self):
-        self.expect(USAGE, "RECIPE", "run")
+        self.expect(USAGE, ["error: RECIPE is required"], "run")
 
     def test_set_without_value(self):
         self.expect(BAD_RECIPE, ["--set nonsense", "KEY=VALUE"], "run", QUICKSTART, "--set", "nonsense")
@@ -377,6 +377,7 @@ class Check(Case):
         run = self.folder / "run"
         arguments = ["check", SMALL, *settings(run__output=run)]
         self.expect(0, [f"{run}, a new run", "free for", "checkpoints 700 kB, results 233 kB, cache "], *arguments)
+        self.expect(0, ["checkpoints 700 kB, reserve 1.4 MB, results"], *arguments, *settings(checkpoint__reserve="true"))
         (run / "ckpt/step-0000000250").mkdir(parents=True)
         self.expect(66, ["checkpoints exist, but none is whole"], *arguments)
         (run / "ckpt/step-0000000250").rmdir()

@@ -42,10 +42,15 @@ class Plan(RunCase):
             plan = self.plan(SMALL, *pairs)
             phases = {phase["name"]: phase["device"] for phase in plan["phases"]}
             self.assertEqual(phases["train"], plan["devices"][0]["total"])
-            for name, bytes_ in self.measured(self.folder / "-".join(["run", *strategies]), *pairs).items():
+            run = self.folder / "-".join(["run", *strategies])
+            for name, bytes_ in self.measured(run, *pairs).items():
                 print(f"{strategies} {name}: {bytes_} of {phases[name]} ({bytes_ / phases[name]:.4f})")
                 self.assertLessEqual(bytes_, phases[name], (strategies, name))
                 self.assertGreaterEqual(bytes_, 0.9 * phases[name], (strategies, name))
+            process = max(line["memory"] for line in log_lines(run) if "memory" in line)
+            print(f"{strategies} process: {process} of {plan['ram']} ({process / plan['ram']:.4f})")
+            self.assertLessEqual(process, plan["ram"], strategies)
+            self.assertGreaterEqual(process, 0.6 * plan["ram"], strategies)
 
     def test_weights_in_8_bits_do_the_same_work(self):
         """Operations are counted by the shapes of products, in whatever numbers they are."""
@@ -109,7 +114,8 @@ class Plan(RunCase):
             *settings("text_encoder.path=/nowhere", "text_encoder.tokenizer=/nowhere", "data.0.folder=/nowhere"),
         )
         self.assertIn("/nowhere", result.out)
-        self.expect(66, "/nowhere", "plan", SMALL, *settings("model.path=/nowhere"))
+        for command in ("plan", "run"):
+            self.expect(78, "model.path: no such file or folder: /nowhere", command, SMALL, *settings("model.path=/nowhere"))
 
 
 class Dev(RunCase):

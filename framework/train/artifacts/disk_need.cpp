@@ -35,6 +35,12 @@ uint64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
+uint64_t bytes_of(const fs::path& file) {
+  std::error_code none;
+  const uint64_t bytes = fs::file_size(file, none);
+  return none ? 0 : bytes;
+}
+
 uint64_t without(uint64_t bytes, uint64_t there) { return bytes > there ? bytes - there : 0; }
 
 /// What is still to be written into the run's folder. A full disk there is no end with a fallback, but for a result.
@@ -42,6 +48,7 @@ uint64_t left_to_write(const recipe::Recipe& recipe, const DiskNeed& need) {
   if (!recipe.checkpoint.fallback.empty()) return need.checkpoint + need.result;
   const fs::path folder = recipe.run.output;
   return without(need.checkpoints, bytes_in(folder / "ckpt")) +
+         without(need.reserve, bytes_of(folder / "reserve.bin")) +
          without(need.results, bytes_in(folder / "lora") + bytes_in(folder / "model"));
 }
 
@@ -69,8 +76,9 @@ uint64_t cache_bytes(const data::Dataset& dataset, const BatchShape& batch) {
 
 std::string DiskNeed::text() const {
   if (checkpoint == 0) return "what the run needs is not known";
-  return "up to " + text_of(checkpoints + results + cache) + ": checkpoints " + text_of(checkpoints) + ", results " +
-         text_of(results) + (cache > 0 ? ", cache " + text_of(cache) : "");
+  return "up to " + text_of(checkpoints + reserve + results + cache) + ": checkpoints " + text_of(checkpoints) +
+         (reserve > 0 ? ", reserve " + text_of(reserve) : "") + ", results " + text_of(results) +
+         (cache > 0 ? ", cache " + text_of(cache) : "");
 }
 
 DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::optional<BatchShape>& batch) {
@@ -87,6 +95,7 @@ DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::
   const int64_t saves = every > 0 ? (recipe.run.steps + every - 1) / every : 1;
   // The new one is there before the oldest goes.
   need.checkpoints = need.checkpoint * static_cast<uint64_t>(keep > 0 ? std::min(saves, keep + 1 + for_good) : saves);
+  if (recipe.checkpoint.reserve) need.reserve = 2 * need.checkpoint;
   need.results = need.result * static_cast<uint64_t>(saves);
   if (batch) {
     need.cache = without(cache_bytes(dataset, *batch), bytes_in(recipe.cache.folder));

@@ -15,6 +15,7 @@ namespace trainer::train {
 struct DiskNeed {
   uint64_t checkpoint = 0;   ///< one
   uint64_t checkpoints = 0;  ///< as many as there are at one time
+  uint64_t reserve = 0;      ///< kept free for the last save (checkpoint.reserve)
   uint64_t result = 0;       ///< one export
   uint64_t results = 0;      ///< all of the run
   uint64_t cache = 0;        ///< what is not there yet; 0 when it is not known

@@ -74,7 +74,7 @@ struct Plan {
   StepTime time;
   std::optional<ValidationPlan> validation{};  ///< where the recipe holds samples out, and they can run on shapes
   RankPlan rank;                               ///< the one that all else is about
-  int64_t program = 0;                         ///< RAM of this process with LibTorch opened, in bytes
+  int64_t program = 0;                         ///< RAM of a run's process beside its tensors, at most, in bytes
   /// RAM at its highest: the program, and tensors of the phase that holds most; nullopt when a phase is not known.
   [[nodiscard]] std::optional<int64_t> ram() const;
 };
