@@ -1,4 +1,5 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -55,7 +56,7 @@ AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
   }
 }
 
-void AdamW::step(double lr) {
+void AdamW::step(double lr, const at::Tensor& veto) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values, grads;
   for (Parameter* parameter : parameters_) {
@@ -63,12 +64,17 @@ void AdamW::step(double lr) {
     values.push_back(value);
     grads.push_back(value.grad().defined() ? value.grad() : at::zeros_like(value));
   }
-  for (at::Tensor& step : steps_) step.add_(1);
   for (const auto& [device, group] : by_device(values)) {
     const auto of = [&group = group](const std::vector<at::Tensor>& all) { return chosen(all, group); };
     std::vector<at::Tensor> on = of(values), first = of(exp_avg_), second = of(exp_avg_sq_), steps = of(steps_);
+    const at::Tensor vetoed = veto.defined() ? veto.to(device) : at::Tensor();
+    if (vetoed.defined())
+      at::_foreach_add_(steps, 1 - vetoed);
+    else
+      at::_foreach_add_(steps, 1);
     at::_fused_adamw_(on, of(grads), first, second, {}, steps, lr, options_.beta1, options_.beta2,
-                      options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+                      options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{},
+                      /*found_inf=*/vetoed.defined() ? std::optional(vetoed) : std::nullopt);
   }
 }
 
@@ -125,12 +131,8 @@ at::Tensor gradient_norm(const std::vector<Parameter*>& parameters) {
 void clip_gradients(const std::vector<Parameter*>& parameters, const at::Tensor& norm, double max_norm) {
   const at::NoGradGuard no_grad;
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-  std::map<at::Device, at::Tensor, DeviceOrder> factors;  // one copy a device
-  for (at::Tensor& grad : gradients(parameters)) {
-    at::Tensor& here = factors[grad.device()];
-    if (!here.defined()) here = factor.to(grad.device());
-    grad.mul_(here);
-  }
+  const std::vector<at::Tensor> grads = gradients(parameters);
+  for (const auto& [device, group] : by_device(grads)) at::_foreach_mul_(chosen(grads, group), factor.to(device));
 }
 
 }  // namespace trainer::optim

@@ -18,7 +18,8 @@ class AdamW {
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options);
 
   /// One update with the gradients in the parameters' `.grad()`; a parameter without one is treated as having zeros.
-  void step(double lr);
+  /// `veto` (fp32 scalar) as of step_one.
+  void step(double lr, const at::Tensor& veto = {});
   /// The same update of parameter `index` alone; changes nothing when `veto` (fp32 scalar on its device) is 1, which
   /// the host need not know.
   void step_one(std::size_t index, double lr, const at::Tensor& veto);

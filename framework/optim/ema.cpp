@@ -1,9 +1,12 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/zeros.h>
 #include <optim/ema.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace trainer::optim {
 
@@ -17,7 +20,13 @@ void Ema::update() {
   const double n = static_cast<double>(updates_.item<int64_t>());
   updates_.add_(1);
   const double decay = std::min(decay_, (1.0 + n) / (10.0 + n));
-  for (std::size_t i = 0; i < shadow_.size(); ++i) shadow_[i].lerp_(parameters_[i]->value().detach(), 1.0 - decay);
+  std::map<std::string, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_device;  // one call each
+  for (std::size_t i = 0; i < shadow_.size(); ++i) {
+    auto& [shadows, values] = by_device[shadow_[i].device().str()];
+    shadows.push_back(shadow_[i]);
+    values.push_back(parameters_[i]->value().detach());
+  }
+  for (auto& [device, lists] : by_device) at::_foreach_lerp_(lists.first, lists.second, 1.0 - decay);
 }
 
 void Ema::swap() {

@@ -203,17 +203,22 @@ void Run::require_same(const checkpoint::Loaded& found) const {
     log_warning("the run goes on, but perhaps not to the last bit as it would have without a stop:" + changed);
 }
 
+BatchSource& Run::batches() {
+  // Where devices compute, a processor is free for it; where processors do, it would take what the backward needs.
+  if (!device().is_cpu() && !ahead_) ahead_.emplace(*prepared_.batches, device().is_cuda());
+  return ahead_ ? *ahead_ : *prepared_.batches;
+}
+
 void Run::resume() {
-  Parts parts{
-      *loaded_.model,     *objective_, loaded_.memory,          loaded_.placement,   random_,
-      *prepared_.batches, *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
+  Parts parts{*loaded_.model, *objective_, loaded_.memory,          loaded_.placement,   random_,
+              batches(),      *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
   const recipe::Optimizer& o = recipe_.optimizer;
   parts.plugins = recipe_.model.kind + "\" with \"" + recipe_.objective.kind;
   parts.fused = fused_ ? &*fused_ : nullptr;
   parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
   parts.ranks = &ranks_;
-  // Where devices compute, a processor is free for it; where processors do, it would take what the backward needs.
-  parts.overlap = !device().is_cpu();
+  parts.overlap = !device().is_cpu();  // for the same reason as batches()
+  parts.update_first = !device().is_cpu();
   parts.before_step = [this](const ScheduleStep& entry) {
     if (steps_) steps_->before(entry);
   };

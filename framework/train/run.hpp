@@ -7,6 +7,7 @@
 #include <checkpoint/places.hpp>
 #include <checkpoint/run_lock.hpp>
 #include <distributed/group.hpp>
+#include <train/ahead_batches.hpp>
 #include <train/artifacts/train_state.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/cache_phase.hpp>
@@ -56,6 +57,8 @@ class Run {
   /// Throws Error when this run may not go on from it.
   void require_same(const checkpoint::Loaded& found) const;
   void resume();
+  /// Those that the trainer gets.
+  BatchSource& batches();
   void begin_record();
   /// What made the state; compared on resume.
   [[nodiscard]] std::map<std::string, std::string> fingerprints() const;
@@ -107,6 +110,7 @@ class Run {
   std::optional<optim::AdamW> optimizer_;
   std::optional<optim::FusedBackward> fused_;
   std::optional<optim::Ema> ema_;
+  std::optional<AheadBatches> ahead_;  ///< of prepared_, where devices compute
   std::optional<Trainer> trainer_;
   std::optional<checkpoint::Attempts> attempts_;  ///< when this process goes on from a checkpoint
   SampleFolder samples_;

@@ -1,6 +1,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <plugin/guard.hpp>
 #include <train/forward.hpp>
@@ -51,15 +53,32 @@ Trainer::Trainer(Parts parts, int64_t first_step)
   overlap_.emplace(*parts_.ranks, std::move(parameters));
 }
 
-Example Trainer::example(int64_t micro) const {
+Example Trainer::example(int64_t step, int64_t micro) const {
   const Mark mark(kMarkData);
-  const Batch batch = parts_.data.batch(step_, micro);
+  const Batch batch = parts_.data.batch(step, micro);
   return plugin::guard(parts_.plugins, "prepare",
                        [&] { return parts_.objective.prepare(batch, parts_.model, parts_.random); });
 }
 
+Example Trainer::take_example(int64_t micro) {
+  std::optional<Ahead> ahead = micro == 0 ? std::exchange(next_, std::nullopt) : std::nullopt;
+  if (!ahead || ahead->step != step_) return example(step_, micro);
+  if (ahead->error) std::rethrow_exception(ahead->error);
+  return std::move(ahead->example);
+}
+
+void Trainer::make_next_example() {
+  next_ = Ahead{step_ + 1, {}, {}};
+  try {
+    next_->example = example(step_ + 1, 0);
+  } catch (...) {
+    next_->error = std::current_exception();  // there may be no such step
+  }
+}
+
 std::vector<at::Tensor> Trainer::accumulate_gradients() {
-  StageInputs inputs{[this](int64_t micro) { return example(micro); }, {}, parts_.before_step, parts_.before_blocks};
+  StageInputs inputs{
+      [this](int64_t micro) { return take_example(micro); }, {}, parts_.before_step, parts_.before_blocks};
   if (parts_.fused != nullptr) inputs.before_backward = [this](const at::Tensor& loss) { parts_.fused->watch(loss); };
   return stages_.run(parts_.data.micro_batches(), inputs, recompute_state_);
 }
@@ -97,28 +116,41 @@ StepReport Trainer::step() {
   const at::Tensor losses = parts_.ranks->joined(at::stack(own));
   const at::Tensor norm =
       parts_.fused != nullptr ? parts_.fused->finish() : optim::gradient_norm(parts_.optimizer.parameters());
-  report.loss = losses.mean().item<double>();
-  report.grad_norm = norm.item<double>();
+  const at::Tensor loss = losses.mean();
+  if (updates_first()) {
+    const at::Tensor good = at::isfinite(loss).logical_and(at::isfinite(norm));
+    // A norm that is none would make all gradients none, and hide which one was first.
+    update(report.learning_rate, at::where(good, norm, at::ones_like(norm)), 1 - good.to(at::kFloat));
+    make_next_example();
+  }
+  read_numbers(report, loss, norm);
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) report_non_finite(own, losses, bad_gradient);
 
-  finish_step(report.learning_rate, norm);
+  if (!updates_first()) update(report.learning_rate, norm, {});
+  finish_step();
   report.step = ++step_;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
 }
 
-void Trainer::finish_step(double learning_rate, const at::Tensor& norm) {
+void Trainer::read_numbers(StepReport& report, const at::Tensor& loss, const at::Tensor& norm) const {
+  const at::Tensor numbers = at::stack({loss.to(at::kDouble), norm.to(loss.device(), at::kDouble)}).cpu();  // waits
+  report.loss = numbers[0].item<double>();
+  report.grad_norm = numbers[1].item<double>();
+}
+
+void Trainer::finish_step() {
   const Mark mark(kMarkOptimizer);
-  update(learning_rate, norm);
+  if (parts_.fused == nullptr) parts_.optimizer.zero_grad();
   if (parts_.ema != nullptr) parts_.ema->update();
   if (!std::exchange(first_step_done_, true)) parts_.memory.after_first_step();
 }
 
-void Trainer::update(double learning_rate, const at::Tensor& norm) {
+void Trainer::update(double learning_rate, const at::Tensor& norm, const at::Tensor& veto) {
   if (parts_.fused != nullptr) return;
+  const Mark mark(kMarkOptimizer);
   if (parts_.max_grad_norm > 0) optim::clip_gradients(parts_.optimizer.parameters(), norm, parts_.max_grad_norm);
-  parts_.optimizer.step(learning_rate);
-  parts_.optimizer.zero_grad();
+  parts_.optimizer.step(learning_rate, veto);
 }
 
 void Trainer::dry_step(const std::function<void()>& before_update) {
@@ -127,8 +159,9 @@ void Trainer::dry_step(const std::function<void()>& before_update) {
   if (parts_.fused != nullptr) parts_.fused->begin(learning_rate);
   const std::vector<at::Tensor> losses = accumulate_gradients();
   before_update();
-  finish_step(learning_rate,
-              parts_.fused != nullptr ? parts_.fused->finish() : optim::gradient_norm(parts_.optimizer.parameters()));
+  update(learning_rate,
+         parts_.fused != nullptr ? parts_.fused->finish() : optim::gradient_norm(parts_.optimizer.parameters()), {});
+  finish_step();
   ++step_;
 }
 
@@ -164,7 +197,7 @@ void Trainer::report_non_finite(const std::vector<at::Tensor>& own, const at::Te
 void Trainer::report_loss(const std::vector<at::Tensor>& losses) {
   std::size_t micro = 0;
   while (std::isfinite(losses[micro].item<double>())) ++micro;
-  const Example bad = example(static_cast<int64_t>(micro));
+  const Example bad = example(step_, static_cast<int64_t>(micro));
   const std::string where = first_non_finite(parts_.model, bad, parts_.memory, parts_.placement);
   throw Error(ExitCode::non_finite, "step " + std::to_string(step_ + 1) + ": the loss became " +
                                         std::to_string(losses[micro].item<double>()) +
@@ -177,7 +210,7 @@ void Trainer::report_loss(const std::vector<at::Tensor>& losses) {
 void Trainer::report_gradient(std::size_t micro_batches) {
   std::vector<std::string> files, times;
   for (std::size_t micro = 0; micro < micro_batches; ++micro) {
-    times.push_back(join_times(example(static_cast<int64_t>(micro))));
+    times.push_back(join_times(example(step_, static_cast<int64_t>(micro))));
     const std::vector<std::string> more = parts_.data.files(step_, static_cast<int64_t>(micro));
     files.insert(files.end(), more.begin(), more.end());
   }

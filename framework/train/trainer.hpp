@@ -10,6 +10,7 @@
 #include <train/batch_source.hpp>
 #include <train/placement/stage_executor.hpp>
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -34,6 +35,9 @@ struct Parts {
   /// The ranks that train together; `data` gives this rank's share of every step, `placement` runs it.
   distributed::Group* ranks = &distributed::Group::alone();
   bool overlap = false;  ///< gradients are exchanged while the backward makes others: same bits, another thread
+  /// For devices that compute beside the host: the update (without effect when a number is not finite) and the next
+  /// step's first samples are on their way before loss and norm are read, once for both. Same bits.
+  bool update_first = false;
   /// Called before every step of the placement's schedule; may be empty.
   std::function<void(const ScheduleStep& step)> before_step{};
   /// The same in each of its forwards, when what enters the first block is there.
@@ -72,11 +76,19 @@ class Trainer {
  private:
   /// Forward and backward of all micro-batches in the placement's order; returns their losses (detached, unscaled).
   std::vector<at::Tensor> accumulate_gradients();
-  /// The update, then what follows it once a step.
-  void finish_step(double learning_rate, const at::Tensor& norm);
-  Example example(int64_t micro) const;
-  /// Clipping, the optimiser, and the gradients gone; where backward did the update, nothing is left to do.
-  void update(double learning_rate, const at::Tensor& norm);
+  /// What follows the update once a step.
+  void finish_step();
+  Example example(int64_t step, int64_t micro) const;
+  /// The one that was made ahead, if it is this one.
+  Example take_example(int64_t micro);
+  void make_next_example();
+  /// Clipping and the optimiser; where backward did the update, nothing is left to do. `veto` (fp32, may be undefined):
+  /// 1 leaves everything as it is.
+  void update(double learning_rate, const at::Tensor& norm, const at::Tensor& veto);
+  /// Where the update comes before anybody knows: whether it may have an effect, decided on the device.
+  [[nodiscard]] bool updates_first() const { return parts_.update_first && parts_.fused == nullptr; }
+  /// Loss and norm.
+  void read_numbers(StepReport& report, const at::Tensor& loss, const at::Tensor& norm) const;
   /// Makes every gradient the ranks' mean; returns the first rank whose own was not finite.
   distributed::First average_gradients();
   /// `own`: this rank's losses; `all`: those of all ranks; `gradient`: whose gradient was not finite.
@@ -91,6 +103,12 @@ class Trainer {
   std::optional<distributed::OverlappedAverage> overlap_;
   int64_t step_;                  ///< optimiser steps done
   bool first_step_done_ = false;  ///< of this process
+  struct Ahead {
+    int64_t step;
+    Example example;
+    std::exception_ptr error;  ///< what making it threw, for the step that wants it
+  };
+  std::optional<Ahead> next_;  ///< its first micro-batch
   RecomputeState recompute_state_;
 };
 

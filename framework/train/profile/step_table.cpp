@@ -87,6 +87,9 @@ class Reader {
     const StepPart part = span.kind == SpanKind::op ? part_of(span) : StepPart::host;
     table_.host_seconds[static_cast<std::size_t>(part)] += own;
     if (span.kind != SpanKind::op) return;
+    if (std::none_of(open_.begin(), open_.end() - 1, [](const Open& open) { return open.span->kind == SpanKind::op; }))
+      ++table_.calls;
+    if (span.name == "aten::_local_scalar_dense") ++table_.reads;
     launched_[span.id] = {span.name, part == StepPart::host ? around() : part};
     operators_[{span.name, part}].add(own);
   }
@@ -193,6 +196,8 @@ StepTable step_table(std::vector<Span> spans) {
   const double each = 1 / static_cast<double>(table.steps);
   table.step_seconds *= each;
   table.device_busy_seconds *= each;
+  table.calls *= each;
+  table.reads *= each;
   for (double& seconds : table.host_seconds) seconds *= each;
   for (double& seconds : table.device_seconds) seconds *= each;
   for (const auto& [key, total] : table.has_device() ? on_device : reader.operators())
@@ -221,6 +226,9 @@ std::string describe(const StepTable& table) {
   } else {
     block("its parts", table.host_seconds);
   }
+  std::snprintf(text, sizeof text, "\ncalls of operators: %.0f; numbers read from tensors: %.0f", table.calls,
+                table.reads);
+  lines += text;
   lines += "\nthe longest operators, without what they call";
   for (const StepTable::Row& row : table.operators) {
     std::snprintf(text, sizeof text, "  (%s, %.0f calls)", describe(row.part).c_str(), row.calls);

@@ -37,6 +37,8 @@ struct StepTable {
   std::array<double, kStepParts> host_seconds{};    ///< they add up to step_seconds
   std::array<double, kStepParts> device_seconds{};  ///< all 0 without a device; kernels that overlap count each
   double device_busy_seconds = 0;                   ///< with at least one kernel or copy running
+  double calls = 0;  ///< of operators by the step itself, not by other operators: the host's work, whatever it costs
+  double reads = 0;  ///< of a number from a tensor, for which the host waits when a device makes it
   struct Row {
     std::string name;
     StepPart part = StepPart::forward;

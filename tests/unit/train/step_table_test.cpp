@@ -57,9 +57,18 @@ TEST(StepTable, SortsOperatorsByThePartAroundThem) {
   const double sum = std::accumulate(table.host_seconds.begin(), table.host_seconds.end(), 0.0);
   EXPECT_NEAR(sum, table.step_seconds, 1e-12);
   EXPECT_FALSE(table.has_device());
+  EXPECT_EQ(table.calls, 8) << "all but what another operator calls";
+  EXPECT_EQ(table.reads, 0);
   ASSERT_FALSE(table.operators.empty());
   EXPECT_EQ(table.operators.front().name, "aten::mm");
   EXPECT_EQ(table.operators.front().part, StepPart::recompute);
+}
+
+TEST(StepTable, CountsNumbersThatTheHostReads) {
+  const StepTable table = step_table({mark(kMarkStep, 0, 100), op("aten::item", 0, 80),
+                                      op("aten::_local_scalar_dense", 10, 70), op("aten::mul", 90, 95)});
+  EXPECT_EQ(table.calls, 2);
+  EXPECT_EQ(table.reads, 1);
 }
 
 TEST(StepTable, IsTheMeanOfItsStepsAndLeavesOutWhatIsBetweenThem) {

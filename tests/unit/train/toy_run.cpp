@@ -69,9 +69,21 @@ ToyRun::ToyRun(const ToyHow& how, int64_t first_step)
   if (how.fused) fused.emplace(*optimizer);
   if (how.ema > 0) ema.emplace(trained, how.ema);
   const optim::LrSchedule schedule{"cosine", 1e-2, 2, 20};
-  trainer.emplace(Parts{model, objective, memory, placement, random, data, *optimizer, ema ? &*ema : nullptr, schedule,
-                        how.max_grad_norm, "model and objective", fused ? &*fused : nullptr},
-                  first_step);
+  if (how.update_first) ahead.emplace(data, /*pin=*/false);
+  Parts parts{model,
+              objective,
+              memory,
+              placement,
+              random,
+              ahead ? static_cast<BatchSource&>(*ahead) : data,
+              *optimizer,
+              ema ? &*ema : nullptr,
+              schedule,
+              how.max_grad_norm,
+              "model and objective",
+              fused ? &*fused : nullptr};
+  parts.update_first = how.update_first;
+  trainer.emplace(std::move(parts), first_step);
 }
 
 std::vector<double> ToyRun::train_to(int64_t steps) {

@@ -7,6 +7,7 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
+#include <train/ahead_batches.hpp>
 #include <train/artifacts/train_state.hpp>
 #include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
@@ -49,8 +50,9 @@ class NotingObjective final : public Objective {
 struct ToyHow {
   int64_t per_step = 3, micro = 1;
   bool recompute = false;
-  bool full = false;   ///< all parameters are trained, without LoRA
-  bool fused = false;  ///< updates in backward
+  bool full = false;          ///< all parameters are trained, without LoRA
+  bool fused = false;         ///< updates in backward
+  bool update_first = false;  ///< with it, batches are made ahead, too
   double max_grad_norm = 1.0;
   double ema = 0.9;
   uint64_t seed = 5;
@@ -76,6 +78,7 @@ class ToyRun {
   PlacementPlan placement;
   KeyedRandom random;
   ToyData data;
+  std::optional<AheadBatches> ahead;
   NotingObjective objective;
   std::optional<optim::AdamW> optimizer;
   std::optional<optim::FusedBackward> fused;

@@ -1,0 +1,111 @@
+/// @file Steps whose update is on its way before their numbers are read, and batches that are made ahead: the same
+/// bits, and what is not finite stops the run as it does otherwise.
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <trainer/sdk/error.hpp>
+
+#include "toy_run.hpp"
+
+namespace trainer::train {
+namespace {
+
+void expect_same(const NamedTensors& got, const NamedTensors& expected) {
+  EXPECT_EQ(got.size(), expected.size());
+  for (const auto& [name, value] : expected) EXPECT_TRUE(test::same_bits(got.at(name), value)) << name;
+}
+
+NamedTensors copied(const NamedTensors& tensors) {
+  NamedTensors copy;
+  for (const auto& [name, tensor] : tensors) copy[name] = tensor.detach().clone();
+  return copy;
+}
+
+TEST(UpdateFirst, ChangesNoBit) {
+  for (const double max_grad_norm : {1e-2, 0.0})
+    for (const int64_t micro : {1, 3}) {
+      ToyRun plain({.micro = micro, .max_grad_norm = max_grad_norm});
+      ToyRun first({.micro = micro, .update_first = true, .max_grad_norm = max_grad_norm});
+      EXPECT_EQ(first.train_to(6), plain.train_to(6));
+      expect_same(first.values(), plain.values());
+      expect_same(first.optimizer->state(), plain.optimizer->state());
+      expect_same(first.ema->state(), plain.ema->state());
+    }
+}
+
+/// In the same words, and with nothing changed by the step that is none.
+TEST(UpdateFirst, WhatIsNotFiniteStopsTheRunAsEver) {
+  const auto stopped = [](ToyRun& run) {
+    try {
+      run.trainer->step();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), ExitCode::non_finite);
+      return std::string(error.what());
+    }
+    return std::string("not stopped");
+  };
+  for (const bool in_gradient : {false, true}) {
+    ToyRun plain, first({.update_first = true});
+    NamedTensors before;
+    for (ToyRun* run : {&plain, &first}) {
+      run->data.poisoned = in_gradient ? -1 : 7;  // of the third step
+      run->train_to(2);
+      if (in_gradient)
+        run->trained[1]->value().register_hook(
+            [](const at::Tensor& grad) { return grad * std::numeric_limits<float>::quiet_NaN(); });
+      before = copied(run->values());
+    }
+    const NamedTensors state = copied(first.optimizer->state()), ema = copied(first.ema->state());
+    const std::string message = stopped(plain);
+    EXPECT_NE(message.find(in_gradient ? "first in \"" + plain.trained[1]->name() : "picture-7.png"), message.npos)
+        << message;
+    EXPECT_EQ(stopped(first), message);
+    expect_same(first.values(), before);
+    expect_same(first.optimizer->state(), state);
+    expect_same(first.ema->state(), ema);
+    EXPECT_EQ(first.trainer->steps_done(), 2);
+  }
+}
+
+/// Another damaged batch than the next one is nobody's business.
+class Damaged final : public BatchSource {
+ public:
+  explicit Damaged(ToyData& data) : data_(data) {}
+  [[nodiscard]] int64_t micro_batches() const override { return data_.micro_batches(); }
+  Batch batch(int64_t step, int64_t micro) override {
+    if (step == 2 && micro == 1) throw Error(ExitCode::bad_input, "entry is damaged");
+    return data_.batch(step, micro);
+  }
+  [[nodiscard]] std::vector<std::string> files(int64_t step, int64_t micro) const override {
+    return data_.files(step, micro);
+  }
+
+ private:
+  ToyData& data_;
+};
+
+TEST(AheadBatches, AreTheSourcesAndFailWhereTheyAreWanted) {
+  ToyData data(4, 2);
+  Damaged damaged(data);
+  AheadBatches ahead(damaged, /*pin=*/false);
+  for (const auto& [step, micro] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {0, 1}, {2, 0}}) {
+    const Batch got = ahead.batch(step, micro), expected = data.batch(step, micro);
+    EXPECT_TRUE(test::same_bits(got.latents, expected.latents));
+    EXPECT_EQ(got.sample_keys, expected.sample_keys);
+    EXPECT_EQ(ahead.files(step, micro), data.files(step, micro));
+  }
+  try {
+    ahead.batch(2, 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
+    EXPECT_STREQ(error.what(), "entry is damaged");
+  }
+  EXPECT_EQ(ahead.batch(3, 0).step, 3U);
+}
+
+}  // namespace
+}  // namespace trainer::train
