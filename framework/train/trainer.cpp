@@ -118,9 +118,10 @@ StepReport Trainer::step() {
       parts_.fused != nullptr ? parts_.fused->finish() : optim::gradient_norm(parts_.optimizer.parameters());
   const at::Tensor loss = losses.mean();
   if (updates_first()) {
-    const at::Tensor good = at::isfinite(loss).logical_and(at::isfinite(norm));
+    const at::Tensor here = norm.to(loss.device());
+    const at::Tensor good = at::isfinite(loss).logical_and(at::isfinite(here));
     // A norm that is none would make all gradients none, and hide which one was first.
-    update(report.learning_rate, at::where(good, norm, at::ones_like(norm)), 1 - good.to(at::kFloat));
+    update(report.learning_rate, at::where(good, here, at::ones_like(here)), 1 - good.to(at::kFloat));
     make_next_example();
   }
   read_numbers(report, loss, norm);
