@@ -4,6 +4,7 @@
 
 #include <adapter/inject.hpp>
 #include <limits>
+#include <trainer/sdk/error.hpp>
 
 namespace trainer::train {
 namespace {
@@ -27,6 +28,7 @@ Batch ToyData::batch(int64_t step, int64_t micro) {
   std::vector<at::Tensor> latents, prompts;
   for (int64_t b = 0; b < micro_; ++b) {
     const uint64_t k = key(step, micro, b);
+    if (static_cast<int64_t>(k) == damaged) throw Error(ExitCode::bad_input, "entry is damaged");
     latents.push_back(keyed_normal(KeyedRng(1, RngStream::synthetic, 0, k), {3, 1, 2, 4}));
     if (static_cast<int64_t>(k) == poisoned) latents.back()[1][0][0][2] = std::numeric_limits<float>::quiet_NaN();
     prompts.push_back(keyed_normal(KeyedRng(1, RngStream::synthetic, 1, k), {2, 4}));

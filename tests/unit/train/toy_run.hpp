@@ -1,6 +1,7 @@
 /// @file A whole training run on a toy model, from ready tensors: what the tests of the loop and of resuming train.
 #pragma once
 
+#include <atomic>
 #include <objective/flow_matching.hpp>
 #include <optional>
 #include <string>
@@ -23,7 +24,8 @@ class ToyData final : public BatchSource {
   [[nodiscard]] int64_t micro_batches() const override { return per_step_ / micro_; }
   Batch batch(int64_t step, int64_t micro) override;
   [[nodiscard]] std::vector<std::string> files(int64_t step, int64_t micro) const override;
-  int64_t poisoned = -1;  ///< key of a sample whose latents hold a NaN
+  int64_t poisoned = -1;              ///< key of a sample whose latents hold a NaN
+  std::atomic<int64_t> damaged = -1;  ///< key of a sample that cannot be read; batches may be read on another thread
 
  private:
   [[nodiscard]] uint64_t key(int64_t step, int64_t micro, int64_t b) const {

@@ -70,27 +70,47 @@ TEST(UpdateFirst, WhatIsNotFiniteStopsTheRunAsEver) {
   }
 }
 
-/// Another damaged batch than the next one is nobody's business.
-class Damaged final : public BatchSource {
- public:
-  explicit Damaged(ToyData& data) : data_(data) {}
-  [[nodiscard]] int64_t micro_batches() const override { return data_.micro_batches(); }
-  Batch batch(int64_t step, int64_t micro) override {
-    if (step == 2 && micro == 1) throw Error(ExitCode::bad_input, "entry is damaged");
-    return data_.batch(step, micro);
-  }
-  [[nodiscard]] std::vector<std::string> files(int64_t step, int64_t micro) const override {
-    return data_.files(step, micro);
-  }
+/// What was read or prepared ahead when a run stopped is in no checkpoint, and missing in none.
+TEST(UpdateFirst, GoesOnFromACheckpointToTheBit) {
+  ToyRun whole({.update_first = true});
+  whole.train_to(6);
+  for (const bool before : {false, true})
+    for (const bool after : {false, true}) {
+      ToyRun first({.update_first = before});
+      first.train_to(3);
+      const checkpoint::Loaded loaded{.content = capture(first.live(), {})};
+      ToyRun second({.update_first = after}, 3);
+      Live live = second.live();
+      restore(loaded, live);
+      second.train_to(6);
+      expect_same(capture(second.live(), {}).tensors, capture(whole.live(), {}).tensors);
+    }
+}
 
- private:
-  ToyData& data_;
-};
+TEST(UpdateFirst, ABatchThatCannotBeReadStopsTheStepThatWantsIt) {
+  for (const bool update_first : {false, true})
+    for (const int64_t damaged : {6, 8}) {  // the first and the last micro-batch of the third step
+      ToyRun run({.update_first = update_first}), sound;
+      run.data.damaged = damaged;
+      EXPECT_EQ(run.train_to(2), sound.train_to(2));
+      for (int attempt = 0; attempt < 2; ++attempt) try {
+          run.trainer->step();
+          FAIL();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
+          EXPECT_STREQ(error.what(), "entry is damaged");
+        }
+      EXPECT_EQ(run.trainer->steps_done(), 2);
+      expect_same(run.values(), sound.values());
+      run.data.damaged = -1;
+      EXPECT_EQ(run.train_to(4), sound.train_to(4));
+    }
+}
 
 TEST(AheadBatches, AreTheSourcesAndFailWhereTheyAreWanted) {
-  ToyData data(4, 2);
-  Damaged damaged(data);
-  AheadBatches ahead(damaged, /*pin=*/false);
+  ToyData data(4, 2), read(4, 2);
+  read.damaged = 10;  // of (2, 1)
+  AheadBatches ahead(read, /*pin=*/false);
   for (const auto& [step, micro] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {0, 1}, {2, 0}}) {
     const Batch got = ahead.batch(step, micro), expected = data.batch(step, micro);
     EXPECT_TRUE(test::same_bits(got.latents, expected.latents));
