@@ -1,8 +1,10 @@
 /// @file The fused kernels on CUDA, as a library of its own exports them (libtrainer_cuda_kernels.so). It is opened
 /// when the first fused operation meets a CUDA tensor. `stream` is a cudaStream_t of the current device; the calls
-/// return a cudaError_t of the launch and wait for nothing. fp32 and bf16. No atomics: results are the same every time.
+/// return a cudaError_t of the launch and wait for nothing. fp32 and bf16; those for 8-bit numbers also fp16. No
+/// atomics: results are the same every time.
 #pragma once
 
+#include <kernels/eight_bits.h>
 #include <kernels/fused.h>
 
 #include <cstddef>
@@ -29,6 +31,10 @@ struct CudaKernels {
   int (*low_rank_down)(const LowRank*, void* low, Stream);
   int (*low_rank_up)(const LowRank*, const void* low, void* y, Stream);
   int (*low_rank_outer)(const LowRank*, const void* low, void* grad_weight, Stream);
+  int (*quantize_rows)(const QuantizeRows*, Stream);
+  int (*scale_sums)(const ScaleSums*, Stream);
+  int (*expand_codes)(const ExpandCodes*, Stream);
+  int (*transpose_bytes)(const TransposeBytes*, Stream);
 };
 
 /// What the library exports under that name: the table, for the layout of arguments that it was built with.
@@ -41,6 +47,8 @@ constexpr int layout_of(std::initializer_list<std::size_t> sizes) {
 }
 /// Other for other arguments and for another table.
 constexpr int kArgumentsLayout = layout_of({sizeof(ModulatedNorm), sizeof(NormRope), sizeof(SwiGlu),
-                                            sizeof(GatedResidual), sizeof(LowRank), sizeof(CudaKernels)});
+                                            sizeof(GatedResidual), sizeof(LowRank), sizeof(QuantizeRows),
+                                            sizeof(ScaleSums), sizeof(ExpandCodes), sizeof(TransposeBytes),
+                                            sizeof(CudaKernels)});
 
 }  // namespace trainer::kernels

@@ -22,5 +22,9 @@ int cuda_gated_residual_sums(const GatedResidual*, const void* grad, void* grad_
 int cuda_low_rank_down(const LowRank*, void* low, Stream);
 int cuda_low_rank_up(const LowRank*, const void* low, void* y, Stream);
 int cuda_low_rank_outer(const LowRank*, const void* low, void* grad_weight, Stream);
+int cuda_quantize_rows(const QuantizeRows*, Stream);
+int cuda_scale_sums(const ScaleSums*, Stream);
+int cuda_expand_codes(const ExpandCodes*, Stream);
+int cuda_transpose_bytes(const TransposeBytes*, Stream);
 
 }  // namespace trainer::kernels

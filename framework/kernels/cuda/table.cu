@@ -17,7 +17,11 @@ const CudaKernels kTable{cuda_modulated_norm,
                          cuda_gated_residual_sums,
                          cuda_low_rank_down,
                          cuda_low_rank_up,
-                         cuda_low_rank_outer};
+                         cuda_low_rank_outer,
+                         cuda_quantize_rows,
+                         cuda_scale_sums,
+                         cuda_expand_codes,
+                         cuda_transpose_bytes};
 
 }  // namespace
 }  // namespace trainer::kernels

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Float8_e5m2.h>
+#include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <algorithm>
 #include <array>
@@ -89,6 +90,8 @@ at::Tensor dequantize_by_operators(const Packed& packed, at::ScalarType dtype) {
 }
 
 at::Tensor dequantize(const Packed& packed, at::ScalarType dtype) {
+  if (eight_bits::has_kernels(packed.values) && dtype != at::kDouble)
+    return eight_bits::expand(packed.values, packed.scale, packed.column_block, dtype);
   if (!packed.values.is_cpu() && !packed.values.is_meta()) return dequantize_by_operators(packed, dtype);
   at::Tensor dense = at::empty(packed.values.sizes(), packed.values.options().dtype(dtype));
   if (dense.is_meta()) return dense;  // a dry run: what is held is all that counts

@@ -2,18 +2,24 @@
 #include "product.hpp"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <algorithm>
 #include <array>
 #include <fp8_weight_only/dequantize.hpp>
 #include <limits>
+#include <map>
+#include <mutex>
 
 namespace trainer::w8a8 {
 namespace {
@@ -50,6 +56,61 @@ at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b) {
   return at::_scaled_mm(a, along, one, one, {}, {}, at::kFloat);
 }
 
+/// With so many more rows of zeros.
+at::Tensor with_rows(const at::Tensor& values, int64_t more) {
+  if (more == 0) return values;
+  // Padding knows no fp8; bytes of zero are zeros in both codes.
+  const at::Tensor bytes = at::constant_pad_nd(values.view(at::kByte), std::array<int64_t, 4>{0, 0, 0, more}, 0);
+  return bytes.view(values.scalar_type());
+}
+
+/// int32 or fp32.
+at::Tensor sums_of(const at::Tensor& a, const at::Tensor& along) {
+  return a.scalar_type() == at::kChar ? at::_int_mm(a, along) : fp8_product(a, along);
+}
+
+/// Without fast accumulation, which keeps sums to 14 bits on some cards.
+at::Tensor row_wise_product(const eight_bits::Rows& rows, const at::Tensor& along, const at::Tensor& channels) {
+  const at::Tensor columns =
+      channels.defined() ? channels.view({1, -1}) : at::ones({1, along.size(1)}, rows.scale.options());
+  return at::_scaled_mm(rows.values, along, rows.scale, columns, {}, {}, at::kBFloat16, /*use_fast_accum=*/false);
+}
+
+bool try_row_wise(at::Device device) {
+  const at::AutoDispatchBelowADInplaceOrView below;  // no operation of the model
+  const at::Tensor x = at::linspace(-3, 5, 48 * 64).sin_().view({48, 64}),
+                   b = at::linspace(-7, 3, 80 * 64).cos_().view({80, 64}), channels = at::linspace(0.25, 2, 80);
+  const eight_bits::Rows rows = eight_bits::quantize_rows(x, {}, at::kFloat8_e4m3fn),
+                         weight = eight_bits::quantize_rows(b, {}, at::kFloat8_e4m3fn);
+  const at::Tensor expected =
+      eight_bits::scale_sums(fp8_product(rows.values, weight.values.t()), rows.scale, channels, at::kFloat);
+  try {
+    const at::Tensor got = row_wise_product({rows.values.to(device), rows.scale.to(device)},
+                                            weight.values.to(device).t(), channels.to(device));
+    const double error =
+        (got.cpu().to(at::kFloat) - expected).abs().max().item<double>() / expected.abs().max().item<double>();
+    constexpr double kLimit = 1e-2;  // bf16 keeps 4e-3
+    if (error <= kLimit) return true;
+    TORCH_WARN("products of 8-bit floats with scales of rows and columns are off by ", error, " on ", device,
+               "; their sums are scaled apart");
+  } catch (const std::exception& problem) {
+    TORCH_WARN("no products of 8-bit floats with scales of rows and columns on ", device,
+               ", their sums are scaled apart: ", problem.what());
+  }
+  return false;
+}
+
+/// Whether `row_wise_product` works on this device and multiplies the right rows and columns: that depends on the card
+/// and on how LibTorch was built. Tried on small numbers when the device is first met.
+bool scales_rows(at::Device device) {
+  if (!device.is_cuda()) return false;
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, bool> known;
+  const std::lock_guard lock(mutex);
+  const auto it = known.find(device.index());
+  return it != known.end() ? it->second : known.emplace(device.index(), try_row_wise(device)).first->second;
+}
+
 }  // namespace
 
 Rows quantize_rows(const at::Tensor& matrix, Code code) {
@@ -69,13 +130,25 @@ bool fits(int64_t out, int64_t in, Code code) {
   return out > 0 && in > 0 && out % multiple == 0 && in % multiple == 0;
 }
 
+at::Tensor scaled_product(const at::Tensor& x, const at::Tensor& factors, const at::Tensor& b,
+                          const at::Tensor& channels) {
+  eight_bits::Rows rows = eight_bits::quantize_rows(x, factors, b.scalar_type());
+  // cuBLASLt takes both operands along the sum: fp8 always, int8 on every card.
+  const at::Tensor along = b.stride(0) == 1 ? b : eight_bits::transposed(b).t();
+  const int64_t more = std::max<int64_t>(0, kFewestRows - x.size(0));
+  rows.values = with_rows(rows.values, more);
+  rows.scale = at::constant_pad_nd(rows.scale, std::array<int64_t, 4>{0, 0, 0, more}, 1);
+  const bool at_once =
+      x.scalar_type() == at::kBFloat16 && along.scalar_type() == at::kFloat8_e4m3fn && scales_rows(x.device());
+  const at::Tensor y = at_once
+                           ? row_wise_product(rows, along, channels)
+                           : eight_bits::scale_sums(sums_of(rows.values, along), rows.scale, channels, x.scalar_type());
+  return more > 0 ? y.narrow(0, 0, x.size(0)) : y;
+}
+
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   const int64_t rows = a.size(0), more = kFewestRows - rows;
-  if (more > 0) {
-    // Padding knows no fp8; bytes of zero are zeros in both codes.
-    const at::Tensor bytes = at::constant_pad_nd(a.view(at::kByte), std::array<int64_t, 4>{0, 0, 0, more}, 0);
-    return product(bytes.view(a.scalar_type()), b).narrow(0, 0, rows);
-  }
+  if (more > 0) return product(with_rows(a, more), b).narrow(0, 0, rows);
   return a.scalar_type() == at::kChar ? int8_product(a, b) : fp8_product(a, b);
 }
 

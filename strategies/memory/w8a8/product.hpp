@@ -26,4 +26,12 @@ bool fits(int64_t out, int64_t in, Code code);
 /// matrix. Few rows are filled up with zeros (CUDA's int8 product wants more than 16). On the meta device: the shape.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
+/// The same with its scales in few passes, for devices with kernels (SDK, ops/eight_bits.hpp): rows of x [M, K] times
+/// `factors` [K] in 8 bits, times b [K, N], times `channels` [N], rounded once to x's dtype. Factors and channels are
+/// fp32, undefined for 1; b holds the code. bf16 and e4m3 in one call of `_scaled_mm` with scales of rows and columns,
+/// where the device is known to do that right; otherwise fp32 or int32 sums pass through memory once. Where the bits of
+/// `product` are exact, so are these.
+at::Tensor scaled_product(const at::Tensor& x, const at::Tensor& factors, const at::Tensor& b,
+                          const at::Tensor& channels);
+
 }  // namespace trainer::w8a8

@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/mm.h>
+#include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <fp8_weight_only/dequantize.hpp>
 #include <utility>
@@ -17,17 +18,24 @@ W8A8Weight::W8A8Weight(fp8::Packed packed)
 
 at::Tensor W8A8Weight::matmul(const at::Tensor& x) const {
   if (!in_8_bits_) return at::mm(x, dense(x.scalar_type()).t());
+  if (eight_bits::has_kernels(x)) return scaled_product(x, {}, packed_.values.t(), channels());
   const Rows rows = quantize_rows(x, code_);
   return product(rows.values, packed_.values.t()).mul_(rows.scale).mul_(packed_.scale.t()).to(x.scalar_type());
 }
 
 at::Tensor W8A8Weight::grad_input(const at::Tensor& g) const {
   if (!in_8_bits_) return at::mm(g, dense(g.scalar_type()));
+  if (eight_bits::has_kernels(g)) return scaled_product(g, channels(), packed_.values, {});
   const Rows rows = quantize_rows(g * packed_.scale.t(), code_);
   return product(rows.values, packed_.values).mul_(rows.scale).to(g.scalar_type());
 }
 
+at::Tensor W8A8Weight::channels() const {
+  return packed_.scale.expand({packed_.values.size(0), 1}).contiguous().view({-1});
+}
+
 at::Tensor W8A8Weight::dense(at::ScalarType dtype) const {
+  if (eight_bits::has_kernels(packed_.values)) return fp8::dequantize(packed_, dtype);
   return code_ == Code::int8 ? fp8::dequantize_by_operators(packed_, dtype) : fp8::dequantize(packed_, dtype);
 }
 

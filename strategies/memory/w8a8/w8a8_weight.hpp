@@ -27,6 +27,9 @@ class W8A8Weight final : public FrozenWeight {
   [[nodiscard]] bool in_8_bits() const { return in_8_bits_; }
 
  private:
+  /// Scales of all output channels [out].
+  [[nodiscard]] at::Tensor channels() const;
+
   fp8::Packed packed_;
   Code code_;
   bool in_8_bits_;

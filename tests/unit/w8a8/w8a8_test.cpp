@@ -7,6 +7,7 @@
 #include <ATen/ops/mm.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <planner/shape_kernels.hpp>
@@ -108,6 +109,22 @@ TEST_P(W8A8, ANumberThatIsNoneStaysInItsRow) {
     EXPECT_EQ(finite[row].item<bool>(), row != 7 && row != 8) << row;
     EXPECT_EQ(test::same_bits(y[row], clean[row]), row != 7 && row != 8) << row;
   }
+}
+
+/// What devices with kernels do, here by the CPU's loops.
+TEST_P(W8A8, FewPassesGiveTheSameBits) {
+  const fp8::Packed weight = packed(random_matrix(kOut, kIn, 2));
+  const at::Tensor channels = weight.scale.view({-1});
+  const W8A8Weight plain(packed(random_matrix(kOut, kIn, 2)));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (const int64_t rows : {0, 1, 31, 32, 40}) {
+      const at::Tensor x = random_matrix(std::max<int64_t>(rows, 1), kIn).narrow(0, 0, rows).to(dtype),
+                       g = random_matrix(std::max<int64_t>(rows, 1), kOut, 3).narrow(0, 0, rows).to(dtype);
+      const at::Tensor y = scaled_product(x, {}, weight.values.t(), channels),
+                       dx = scaled_product(g, channels, weight.values, {});
+      EXPECT_TRUE(test::same_bits(y, plain.matmul(x))) << dtype << " " << rows;
+      EXPECT_TRUE(test::same_bits(dx, plain.grad_input(g))) << dtype << " " << rows;
+    }
 }
 
 TEST_P(W8A8, WhatDoesNotFitIsExpanded) {

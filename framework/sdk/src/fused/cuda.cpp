@@ -46,6 +46,7 @@ const kernels::CudaKernels* cuda_kernels() {
 }
 
 void launch(const at::Tensor& tensor, const std::function<int(const kernels::CudaKernels&, kernels::Stream)>& call) {
+  TORCH_CHECK(cuda_kernels() != nullptr, "this build has no CUDA kernels");
   const c10::DeviceGuard guard(tensor.device());
   const c10::impl::VirtualGuardImpl device(tensor.device().type());
   const int error = call(*cuda_kernels(), device.getStreamNativeHandle(device.getStream(tensor.device())));

@@ -17,6 +17,9 @@ const kernels::CudaKernels* cuda_kernels();
 /// first met, since no build machine has a GPU. If they do not, a warning says so and LibTorch's operators are used.
 bool cuda_is_trusted(at::Device device);
 
+/// The same of the kernels for 8-bit numbers, which are told apart: their results must be the CPU's bits.
+bool eight_bits_are_trusted(at::Device device);
+
 /// Launches on the tensor's device, on its current stream. Throws when the launch fails.
 void launch(const at::Tensor& tensor, const std::function<int(const kernels::CudaKernels&, kernels::Stream)>& call);
 

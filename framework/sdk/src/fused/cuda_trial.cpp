@@ -6,12 +6,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/sin.h>
 
-#include <map>
-#include <mutex>
 #include <tuple>
 
 #include "bindings.hpp"
 #include "cuda.hpp"
+#include "trial_once.hpp"
 
 namespace trainer::fused {
 namespace {
@@ -101,12 +100,8 @@ bool try_on(at::Device device) {
 }  // namespace
 
 bool cuda_is_trusted(at::Device device) {
-  static std::mutex mutex;
-  static std::map<c10::DeviceIndex, bool> known;
-  const std::lock_guard lock(mutex);
-  const auto it = known.find(device.index());
-  if (it != known.end()) return it->second;
-  return known.emplace(device.index(), try_on(device)).first->second;
+  static TrialOnce trial(try_on);
+  return trial.passed(device);
 }
 
 }  // namespace trainer::fused

@@ -25,6 +25,7 @@ void install_operators() {
   // For the life of the process, from a function: never by a static object. Used: leak checkers must find it.
   [[gnu::used]] static const torch::Library* library = [] {
     auto* made = new torch::Library(torch::Library::FRAGMENT, "trainer", std::nullopt, __FILE__, __LINE__);
+    install_eight_bits(*made);
     install_gated_residual(*made);
     install_low_rank(*made);
     install_modulated_norm(*made);

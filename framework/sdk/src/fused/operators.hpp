@@ -19,6 +19,7 @@ bool takes(const at::Tensor& tensor);
 
 /// Registers all operators, once per process.
 void install_operators();
+void install_eight_bits(torch::Library& library);
 void install_gated_residual(torch::Library& library);
 void install_low_rank(torch::Library& library);
 void install_modulated_norm(torch::Library& library);
