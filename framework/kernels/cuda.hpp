@@ -46,9 +46,8 @@ constexpr int layout_of(std::initializer_list<std::size_t> sizes) {
   return static_cast<int>(layout % 0x7fffffff);
 }
 /// Other for other arguments and for another table.
-constexpr int kArgumentsLayout = layout_of({sizeof(ModulatedNorm), sizeof(NormRope), sizeof(SwiGlu),
-                                            sizeof(GatedResidual), sizeof(LowRank), sizeof(QuantizeRows),
-                                            sizeof(ScaleSums), sizeof(ExpandCodes), sizeof(TransposeBytes),
-                                            sizeof(CudaKernels)});
+constexpr int kArgumentsLayout = layout_of(
+    {sizeof(ModulatedNorm), sizeof(NormRope), sizeof(SwiGlu), sizeof(GatedResidual), sizeof(LowRank),
+     sizeof(QuantizeRows), sizeof(ScaleSums), sizeof(ExpandCodes), sizeof(TransposeBytes), sizeof(CudaKernels)});
 
 }  // namespace trainer::kernels

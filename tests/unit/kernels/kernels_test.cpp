@@ -101,6 +101,18 @@ TEST(CudaKernels, TheLibraryIsBuiltAndWhole) {
       nothing{Dtype::f32, 0, 1, 0, nullptr, nullptr, 2, 0};
   EXPECT_NE(table->swiglu(&doubles, nullptr, nullptr), 0) << "fp64 is not computed";
   EXPECT_EQ(table->swiglu(&nothing, nullptr, nullptr), 0) << "nothing to do is no error";
+  const QuantizeRows no_code{Number::f32, Number::e5m2, 1, 1, nullptr, 1, nullptr, nullptr, nullptr},
+      no_numbers{Number::int8, Number::e4m3, 1, 1, nullptr, 1, nullptr, nullptr, nullptr},
+      no_rows{Number::f32, Number::e4m3, 0, 1, nullptr, 1, nullptr, nullptr, nullptr};
+  EXPECT_NE(table->quantize_rows(&no_code, nullptr), 0);
+  EXPECT_NE(table->quantize_rows(&no_numbers, nullptr), 0);
+  EXPECT_EQ(table->quantize_rows(&no_rows, nullptr), 0);
+  const ScaleSums no_sums{Number::bf16, Number::bf16, 1, 1, nullptr, nullptr, nullptr, nullptr};
+  EXPECT_NE(table->scale_sums(&no_sums, nullptr), 0);
+  const ExpandCodes into_codes{Number::e4m3, Number::int8, 1, 1, 1, nullptr, nullptr, 1, nullptr};
+  EXPECT_NE(table->expand_codes(&into_codes, nullptr), 0);
+  const TransposeBytes no_bytes{3, 0, nullptr, nullptr};
+  EXPECT_EQ(table->transpose_bytes(&no_bytes, nullptr), 0);
 }
 
 }  // namespace
