@@ -142,9 +142,10 @@ class Builder {
     const std::unique_ptr<TextEncoder> encoder = encoders_.make_text_encoder();
     std::vector<std::string> keys, captions;
     for (const auto& [key, caption] : missing_texts_) keys.push_back(key), captions.push_back(caption);
-    const auto step = static_cast<std::size_t>(options_.captions_per_call);
-    for (std::size_t begin = 0; begin < total; begin += step) {
-      const std::span<const std::string> part = std::span(captions).subspan(begin, std::min(step, total - begin));
+    auto step = static_cast<std::size_t>(std::min(options_.captions_first, options_.captions_per_call));
+    for (std::size_t begin = 0, end = 0; begin < total; begin = end) {
+      end = std::min(begin + step, total);
+      const std::span<const std::string> part = std::span(captions).subspan(begin, end - begin);
       const std::vector<NamedTensors> encoded =
           plugin::guard(encoders_.text_encoder.name, "encode", [&] { return encoder->encode(part); });
       if (encoded.size() != part.size()) {
@@ -155,6 +156,9 @@ class Builder {
         saver_.save(kText, keys[begin + i], encoded[i], caption_text(part[i]));
         progress(++built_.texts_made, total, "captions");
       }
+      int64_t bytes = 0;
+      for (const auto& [name, tensor] : encoded.front()) bytes += static_cast<int64_t>(tensor.nbytes());
+      step = static_cast<std::size_t>(captions_of_call(options_, bytes));
     }
   }
 
@@ -242,6 +246,10 @@ class Builder {
 };
 
 }  // namespace
+
+int64_t captions_of_call(const BuildOptions& options, int64_t bytes) {
+  return std::clamp<int64_t>(options.bytes_per_call / std::max<int64_t>(bytes, 1), 1, options.captions_per_call);
+}
 
 Built build(const Store& store, const data::Dataset& dataset, std::span<const std::string> more_captions,
             const Encoders& encoders, const BuildOptions& options) {

@@ -25,8 +25,11 @@ struct Encoders {
 struct BuildOptions {
   /// Pictures of one size that are encoded together. 1, so that the bits of an entry cannot depend on its company.
   int64_t images_per_call = 1;
-  /// Captions of one encoder call, which reads the encoder's weights once and holds all embeddings of the call.
-  int64_t captions_per_call = 256;
+  /// Captions of one encoder call at most. A call reads the encoder's weights once and holds all embeddings of its
+  /// captions: no more of them, either, than fit into bytes_per_call. What one takes is known after a call of
+  /// `captions_first`.
+  int64_t captions_per_call = 256, captions_first = 32;
+  int64_t bytes_per_call = int64_t{1} << 30;
   /// Entries that are there are read whole up to this many bytes; of the others the header. (Training reads all whole.)
   uint64_t verify_bytes = uint64_t{4} << 30;
   /// Of decoded pictures, from their check before anything is encoded on: these are read once, the others twice.
@@ -36,6 +39,9 @@ struct BuildOptions {
   int64_t part = 0, parts = 1;
   std::function<void(int64_t done, int64_t total, const std::string& what)> progress;  ///< may be empty
 };
+
+/// Captions of a call when the embedding of one takes `bytes`; 1 at least.
+int64_t captions_of_call(const BuildOptions& options, int64_t bytes);
 
 /// Where a sample's tensors are.
 struct Entry {

@@ -105,7 +105,7 @@ class Phases {
 };
 
 void run(const nlohmann::json& settings) {
-  at::set_num_threads(settings.at("threads"));
+  if (const int threads = settings.at("threads"); threads > 0) at::set_num_threads(threads);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   data::set_image_module(settings.at("images").get<std::string>());
   planner::install_byte_counter();  // as the program does

@@ -103,7 +103,8 @@ class Phases:
 
 def main():
     settings = json.loads(sys.argv[1])
-    torch.set_num_threads(settings["threads"])
+    if settings["threads"]:
+        torch.set_num_threads(settings["threads"])
     phases = Phases(settings)
     print("ready 0", flush=True)
     for line in sys.stdin:

@@ -204,7 +204,8 @@ def tensor_bytes(step, counter):
 
 def main():
     settings = json.loads(sys.argv[1])
-    torch.set_num_threads(settings["threads"])
+    if settings["threads"]:
+        torch.set_num_threads(settings["threads"])
     counter = ctypes.CDLL(settings["counter"]) if settings["counter"] else None
     if counter:
         counter.bench_live_bytes.restype = counter.bench_take_peak_bytes.restype = ctypes.c_int64

@@ -191,7 +191,7 @@ void time_operators(Setup& setup) {
 }
 
 void run(const nlohmann::json& settings) {
-  at::set_num_threads(settings.at("threads"));
+  if (const int threads = settings.at("threads"); threads > 0) at::set_num_threads(threads);
   using namespace trainer::matmul;
   if (settings.value("matmul", "auto") != "mkl") use(suited());
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);

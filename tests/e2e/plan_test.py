@@ -215,6 +215,14 @@ resolution = 512
                     for number, total in zip(map(float, numbers), totals[1:], strict=True):
                         self.assertAlmostEqual(number / total, 1, delta=0.02, msg=f"{numbers} {totals}")
 
+    def test_many_captions_are_encoded_in_little_memory(self):
+        """A call of the encoder takes no more of them than fit: with the layer at work (1.1 GB, mapped) under 4 GB."""
+        plan = json.loads(self.expect(0, [], "plan", self.recipe, *settings("data.0.folder=/nowhere"), "--json").out)
+        cache = {phase["name"]: phase["bytes"] for phase in plan["phases"]}["cache"]
+        print(f"cache of many captions: {cache}")
+        self.assertGreater(cache["cpu"], 1e9, "of 68 embeddings of 15.7 MB each")
+        self.assertLess(cache["cpu"], 2.6e9)
+
     def test_more_micro_batches_keep_them_busier(self):
         more = json.loads(self.expect(0, [], "plan", self.recipe, "--json", "--set", "train.batch_size=8").out)
         self.assertGreaterEqual(more["step"]["serial_over_step"], 1.75)

@@ -52,7 +52,7 @@ def error_of(done):
 def small_run(machine, folder, *overrides, command=("run",), **more):
     """The program on tests/e2e/small.toml, on the device."""
     values = [f'placement.devices=["{machine.device}"]', f"cache.folder={machine.cache}", f"run.output={folder}/run",
-              "run.steps=4", *overrides]
+              f"data.0.folder={machine.pictures}", "run.steps=4", *overrides]
     words = [str(machine.program), "--json", *command, str(machine.root / "tests/e2e/small.toml")]
     for value in values:
         words += ["--set", value]
@@ -88,7 +88,7 @@ def capped(machine, folder, timeout):
     """A run that may take too little: of the device by its allocator's own limit, on the CPU of the address space."""
     if machine.cuda:
         require(machine.device_bytes(), "neither nvidia-smi nor torch says how much memory the device has")
-        fraction = 32e6 / machine.device_bytes()
+        fraction = 16e6 / machine.device_bytes()
         return small_run(machine, folder, timeout=timeout,
                          env={**EXACT, "PYTORCH_ALLOC_CONF": f"per_process_memory_fraction:{fraction:.6f}"})
     limit = 3 << 30

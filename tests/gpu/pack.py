@@ -11,11 +11,11 @@ import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ["tools/gpu_check", "tools/bench", "tests/bench", "tests/gpu", "tests/e2e/small.toml", "recipes/quickstart.toml",
-           "recipes/quickstart", "recipes/flux2_dev_one_gpu.toml", "tests/e2e/headers.py", "tests/e2e/program.py",
+SOURCES = ["tools/gpu_check", "tools/bench", "tools/libtorch.txt", "tests/bench", "tests/gpu", "tests/e2e/small.toml",
+           "recipes/quickstart.toml", "recipes/quickstart", "recipes/flux2_dev_one_gpu.toml", "tests/e2e/headers.py", "tests/e2e/program.py",
            "tests/data/parity/tiny-dev/model", "tests/data/parity/tiny-klein/model"]
 BUILT = ["framework/cli/trainer", "framework/train/libtrainer.so", "framework/sdk/libtrainer_sdk.so.0",
-         "framework/data/libtrainer_images.so", "tests/gpu/gpu_test", "tests/equivalence/equivalence_test",
+         "tests/gpu/png_sizes.so", "tests/gpu/gpu_test", "tests/equivalence/equivalence_test",
          "tests/bench/step_worker", "tests/bench/byte_counter.so"]
 MAYBE = ["framework/kernels/libtrainer_cuda_kernels.so", "framework/distributed/libtrainer_nccl.so"]  # made with nvcc, NCCL
 PLUGINS = ["plugins", "strategies", "tests/out_of_tree/strangers"]
@@ -58,11 +58,35 @@ def libraries(build, names):
     return found
 
 
-def fill_cache(pack, program):
-    """The other machine may lack libvips: pictures and captions are encoded here."""
-    command = [str(program), "cache", str(ROOT / "tests/e2e/small.toml"), "--set", f"cache.folder={pack / 'cache'}",
-               "--set", f"run.output={pack / 'cache-run'}"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def write_layout(build, images=None):
+    """The program's parts lie where the folder was copied to, and its image module needs no libvips."""
+    program = build / "framework/cli/trainer"
+    plugins = sorted({str(file.parent) for kind in ("plugins", "strategies")
+                      for file in (build / kind).rglob("*.plugin.toml")})
+    lines = {"engine": "framework/train/libtrainer.so", "images": images or "tests/gpu/png_sizes.so",
+             "nccl": "framework/distributed/libtrainer_nccl.so"}
+    text = "".join(f"{key} = {json.dumps(str(build / path))}\n" for key, path in lines.items())
+    (program.parent / "trainer.layout.toml").write_text(text + f"plugins = {json.dumps(plugins)}\n")
+
+
+def copy_pictures(pack):
+    """Those whose size png_sizes.cpp tells, with their captions."""
+    for file in sorted((ROOT / "recipes/quickstart/pictures").glob("*.png")):
+        copy(file, pack / "pictures" / file.name)
+        copy(file.with_suffix(".txt"), pack / "pictures" / file.with_suffix(".txt").name)
+
+
+def fill_cache(pack, images):
+    """The other machine may lack libvips: pictures and captions are encoded here, by the program as it is carried, since
+    an entry's name holds the plugins' bytes. `images` is the image module that decodes."""
+    build = pack / "build/release"
+    program = build / "framework/cli/trainer"
+    write_layout(build, images.resolve())
+    command = [str(program), "cache", str(pack / "tests/e2e/small.toml"), "--set", f"cache.folder={pack / 'cache'}",
+               "--set", f"data.0.folder={pack / 'pictures'}", "--set", f"run.output={pack / 'cache-run'}"]
+    env = {**os.environ, "TRAINER_LIBTORCH": os.environ.get("TRAINER_LIBTORCH", str((ROOT / ".deps/libtorch").resolve())),
+           "LD_LIBRARY_PATH": str(build / "framework/sdk")}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     shutil.rmtree(pack / "cache-run", ignore_errors=True)
@@ -77,9 +101,10 @@ def make(pack, build, wheels=None):
         copy(ROOT / name, pack / name)
     for name in names:
         copy(build / name, pack / "build/release" / name)
-    for library, path in libraries(build, (n for n in names if not n.endswith((".toml", "images.so")))).items():
+    for library, path in libraries(build, (n for n in names if not n.endswith(".toml"))).items():
         copy(pathlib.Path(path).resolve(), pack / "lib" / library)
-    fill_cache(pack, build / "framework/cli/trainer")
+    copy_pictures(pack)
+    fill_cache(pack, build / "framework/data/libtrainer_images.so")
     commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
     (pack / "carried.json").write_text(json.dumps({"trainer": commit.stdout.strip()}) + "\n")
     for wheel in sorted(wheels.glob("*.whl")) if wheels else ():

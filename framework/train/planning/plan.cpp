@@ -190,15 +190,18 @@ class Planner {
       const at::NoGradGuard no_grad;
       const c10::DeviceGuard guard(assembly_.dry(assembly_.device_of(recipe_.text_encoder)));
       const std::vector<std::string> texts(static_cast<std::size_t>(count), "a caption");
-      static_cast<void>(assembly_.text_encoder()->encode(texts));
+      const std::vector<NamedTensors> encoded = assembly_.text_encoder()->encode(texts);
+      text_bytes_ = 0;
+      for (const auto& [name, tensor] : encoded.front()) text_bytes_ += static_cast<int64_t>(tensor.nbytes());
       return std::string();
     });
   }
 
   /// What many texts take rises with their number, in the end by a constant for each.
   PhasePlan plan_all_texts() {
-    const int64_t count = texts_of(recipe_, files_);
-    PhasePlan all = plan_texts(std::min(count, kTexts));
+    const int64_t most = texts_of(recipe_, files_);
+    PhasePlan all = plan_texts(std::min(most, kTexts));
+    const int64_t count = std::min(most, captions_at_once(text_bytes_));
     if (count <= kTexts || !all.bytes) return all;
     const PhasePlan half = plan_texts(kTexts / 2);
     const auto extend = [&](int64_t& most, int64_t of_half) {
@@ -326,6 +329,7 @@ class Planner {
   std::vector<double> speeds_;
   LoadedModel loaded_;
   Conditioning conditioning_;
+  int64_t text_bytes_ = 0;                ///< of one embedding
   int64_t factor_ = 0, batch_bytes_ = 0;  ///< batch: a micro-batch, read from the cache into the host's memory
   std::optional<int64_t> files_;          ///< of the data set
   RunData data_;

@@ -62,6 +62,11 @@ int64_t texts_of(const recipe::Recipe& recipe, std::optional<int64_t> files) {
   return std::min(call, *files + 1 + (prompts > 0 ? prompts + 1 : 0));
 }
 
+int64_t captions_at_once(int64_t bytes) {
+  const cache::BuildOptions options;
+  return std::max(options.captions_first, cache::captions_of_call(options, bytes));
+}
+
 int64_t latent_bytes(const BatchShape& batch) {
   return batch.latents.empty() ? 0 : c10::multiply_integers(batch.latents) * static_cast<int64_t>(sizeof(float));
 }

@@ -18,6 +18,8 @@ std::optional<int64_t> held_out_files(const recipe::Recipe& recipe);
 
 /// Texts that are encoded in one call of the encoder at most, and in all at most: captions, the empty one, prompts.
 int64_t texts_of(const recipe::Recipe& recipe, std::optional<int64_t> files);
+/// Texts of one call at most when the embedding of one takes `bytes`.
+int64_t captions_at_once(int64_t bytes);
 
 /// Bytes, at most.
 struct RunData {

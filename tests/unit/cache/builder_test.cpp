@@ -65,6 +65,22 @@ TEST_F(CacheTest, OtherCaptionsAndProgress) {
   EXPECT_EQ(store().load(kText, text_key(encoders_.text_encoder, "a prompt")).size(), 1U);
 }
 
+TEST_F(CacheTest, CaptionsOfACallFitIntoMemory) {
+  for (int i = 0; i < 9; ++i) picture(std::to_string(i), 10 + i, "caption " + std::to_string(i));
+  BuildOptions options;
+  options.captions_first = 2;
+  EXPECT_EQ(counts(built({}, options)), "0+9, 0+10");
+  EXPECT_EQ(text_calls_, (std::vector<std::size_t>{2, 8}));
+  const int64_t one =
+      static_cast<int64_t>(store().load(kText, text_key(encoders_.text_encoder, "caption 3")).begin()->second.nbytes());
+  text_calls_.clear();
+  encoders_.text_encoder.weights = "other weights";
+  options.bytes_per_call = 3 * one + one / 2;
+  EXPECT_EQ(counts(built({}, options)), "9+0, 0+10");
+  EXPECT_EQ(text_calls_, (std::vector<std::size_t>{2, 3, 3, 2}));
+  EXPECT_EQ(captions_of_call(options, 10 * one), 1);  // one that is too large goes alone
+}
+
 TEST_F(CacheTest, PicturesOfOneSizeShareACall) {
   picture("a", 10, "x");
   picture("b", 20, "x");
