@@ -2,6 +2,7 @@
 #ifndef NDEBUG
 #define NDEBUG
 #endif
+#include <kineto/ActivityType.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <base/files.hpp>
 #include <train/profile/profiler.hpp>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -27,10 +29,15 @@ std::set<ActivityType> activities(bool cuda) {
   return all;
 }
 
-SpanKind kind_of(const kineto::KinetoEvent& event) {
-  const std::string name = event.name();
-  if (event.deviceType() != c10::DeviceType::CPU)
-    return name.rfind("Memcpy", 0) == 0 ? SpanKind::copy : SpanKind::kernel;
+/// nullopt: neither an operator's nor a device's work. CUPTI's own calls (cudaLaunchKernel, ...) carry numbers that are
+/// no operator's, and the shadow of a mark on the device's side of the trace is no work.
+std::optional<SpanKind> kind_of(const kineto::KinetoEvent& event) {
+  using Activity = libkineto::ActivityType;
+  if (event.isHiddenEvent()) return std::nullopt;
+  const auto activity = static_cast<Activity>(event.activityType());
+  if (activity == Activity::GPU_MEMCPY) return SpanKind::copy;
+  if (activity == Activity::CONCURRENT_KERNEL || activity == Activity::GPU_MEMSET) return SpanKind::kernel;
+  if (activity != Activity::CPU_OP && activity != Activity::USER_ANNOTATION) return std::nullopt;
   const auto scope = static_cast<at::RecordScope>(event.scope());
   if (scope == at::RecordScope::USER_SCOPE) return SpanKind::mark;
   return scope == at::RecordScope::BACKWARD_FUNCTION ? SpanKind::node : SpanKind::op;
@@ -39,9 +46,10 @@ SpanKind kind_of(const kineto::KinetoEvent& event) {
 std::vector<Span> spans_of(const kineto::ProfilerResult& result) {
   std::vector<Span> spans;
   for (const kineto::KinetoEvent& event : result.events()) {
-    const SpanKind kind = kind_of(event);
+    const std::optional<SpanKind> kind = kind_of(event);
+    if (!kind) continue;
     const bool works = kind == SpanKind::kernel || kind == SpanKind::copy;
-    spans.push_back({event.name(), kind, static_cast<int64_t>(event.startNs()), static_cast<int64_t>(event.endNs()),
+    spans.push_back({event.name(), *kind, static_cast<int64_t>(event.startNs()), static_cast<int64_t>(event.endNs()),
                      event.startThreadId(), works ? event.linkedCorrelationId() : event.correlationId()});
   }
   return spans;
