@@ -7,6 +7,7 @@ import pathlib
 import resource
 import sys
 import tempfile
+import time
 import typing
 
 UNAVAILABLE, OUT_OF_MEMORY = 69, 80  # docs/exit-codes.md
@@ -47,6 +48,12 @@ def require(condition, text):
 def error_of(done):
     """The first line of what the program says is wrong."""
     return next((line for line in done.stderr.splitlines() if line.startswith("error:")), done.stderr)
+
+
+def time_left(timeout):
+    """Seconds that are left of it, whenever it is called."""
+    end = time.monotonic() + timeout
+    return lambda: max(end - time.monotonic(), 1)
 
 
 def small_run(machine, folder, *overrides, command=("run",), **more):
@@ -106,14 +113,14 @@ def fails_clearly_at_a_cap(machine, timeout):
 
 def keeps_the_plan(machine, timeout):
     """The highest use of the device in training, by its allocator, against `trainer plan`."""
-    rows = {}
+    rows, left = {}, time_left(timeout)
     tried = ("[]", '["full_checkpointing"]', '["full_checkpointing", "fp8_weight_only"]')
     for strategies in tried[-1:] if machine.quick else tried:
         with tempfile.TemporaryDirectory() as folder:
             override = f"memory.strategies={strategies}"
-            plan = small_run(machine, folder, override, command=("plan",), timeout=timeout)
+            plan = small_run(machine, folder, override, command=("plan",), timeout=left())
             require(plan.returncode == 0, plan.stderr)
-            done = small_run(machine, folder, override, timeout=timeout, env=EXACT)
+            done = small_run(machine, folder, override, timeout=left(), env=EXACT)
             require(done.returncode == 0, done.stderr)
         planned = {phase["name"]: phase["device"] for phase in json.loads(plan.stdout)["phases"]}["train"]
         use = next(iter(json.loads(done.stdout)["bytes"].values()))  # of the first device
@@ -197,10 +204,11 @@ def bench(machine, arguments, timeout, compare=True, profile=False, trace=None):
     with tempfile.TemporaryDirectory() as text:
         folder = pathlib.Path(text)
         words = [*arguments, *(["--profile", str(folder / "profile")] if profile else [])]
+        left = time_left(timeout)
         python = ["--python", machine.python] if compare and machine.compares else []
-        result, said = bench_call(machine, folder, words + python, timeout)
+        result, said = bench_call(machine, folder, words + python, left())
         if result is None and python and "--apart" not in words:  # both models at once may be too much
-            result, said = bench_call(machine, folder, [*words, "--apart", *python], timeout)
+            result, said = bench_call(machine, folder, [*words, "--apart", *python], left())
         if result is None and "out of memory" in said.lower():
             return {"fits": False}
         require(result is not None, said)
@@ -244,6 +252,7 @@ def dev_item(row, seconds, compare=False, profile=True, warmup=2):
 def dev_items(machine):
     """What the targets of the report are read from, the shortest way first."""
     if machine.quick:
+        yield Item(f"bench {DEV}plan", "bench", 30, plan_of_dev)
         return
     yield dev_item(WHOLE, 150, compare=True)
     yield Item(f"bench {DEV}plan", "bench", 30, plan_of_dev)
@@ -300,6 +309,10 @@ def items(machine, parts):
     """Those of these parts, in order: a device's time is short, and what the targets need comes first."""
     matrix = list(matrix_items(machine)) if "matrix" in parts else []
     groups = [("loading", loading_items(machine)), ("kernels", kernel_items(machine)), ("matrix", matrix[:1]),
-              ("bench", dev_items(machine)), ("memory", memory_items(machine)), ("matrix", matrix[1:]),
-              ("bench", other_bench_items(machine))]
-    return [item for part, group in groups if part in parts for item in group]
+              ("bench", dev_items(machine)), ("memory", memory_items(machine))]
+    first = [item for part, group in groups if part in parts for item in group]
+    others, rest = list(other_bench_items(machine)) if "bench" in parts else [], matrix[1:]
+    each = -(-len(rest) // len(others)) if others else len(rest)  # in turns, so that a short time shows some of both
+    for number, item in enumerate(others):
+        first += [item, *rest[number * each:(number + 1) * each]]
+    return first + (rest if not others else [])
