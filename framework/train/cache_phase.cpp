@@ -234,7 +234,7 @@ Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Gro
   const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
   const recipe::Recipe& recipe = assembly.recipe();
   const cache::Store store(recipe.cache.folder);
-  const int64_t multiple = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;
+  const int64_t multiple = recipe.pictures() ? assembly.spatial_factor() : 1;
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
   ranks.require_same("the data set", identity_of(dataset));
@@ -268,7 +268,7 @@ SamplePlan prepare_samples(Assembly& assembly, const std::vector<std::string>& p
   const cache::Encoders encoders = encoders_of(assembly);
   cache::build(store, data::Dataset{}, sample_texts(assembly.recipe(), prompts), encoders,
                build_options(console, distributed::Group::alone()));
-  return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.autoencoder()->spatial_factor());
+  return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.spatial_factor());
 }
 
 }  // namespace trainer::train

@@ -217,12 +217,22 @@ Assembly::DryEncoder Assembly::dry_text_encoder() {
   return {create_text_encoder(context), [texts] { return texts->guessed(); }};
 }
 
-std::unique_ptr<Autoencoder> Assembly::autoencoder() {
+std::unique_ptr<Autoencoder> Assembly::create_autoencoder(bool on_shapes) {
   const recipe::Component& component = recipe_.autoencoder;
   loader_.require("autoencoder", component.kind);
-  const EncoderContext context = encoder_context(component, autoencoder_weights(), use_ == Use::plan);
+  const EncoderContext context = encoder_context(component, autoencoder_weights(), on_shapes);
   return plugin::guard(component.kind, "create",
                        [&] { return loader_.registry().autoencoders.find(component.kind)->second.create(context); });
+}
+
+std::unique_ptr<Autoencoder> Assembly::autoencoder() { return create_autoencoder(use_ == Use::plan); }
+
+int64_t Assembly::spatial_factor() {
+  try {
+    return create_autoencoder(/*on_shapes=*/true)->spatial_factor();
+  } catch (const std::exception&) {  // it reads values of its weights, or cannot be made at all, which is told now
+    return autoencoder()->spatial_factor();
+  }
 }
 
 std::unique_ptr<Objective> Assembly::objective() {

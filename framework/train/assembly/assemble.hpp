@@ -88,6 +88,8 @@ class Assembly {
   /// The option of the text encoder that bounds a text, by the name that our encoders have for it.
   [[nodiscard]] std::optional<int64_t> longest_text() const;
   std::unique_ptr<Autoencoder> autoencoder();
+  /// Pixels along a side of the autoencoder's latent cells; its weights are not read where it can be made on shapes.
+  int64_t spatial_factor();
   /// What the encoders read, for cache keys; opened without loading data. Null for an encoder that reads nothing.
   std::shared_ptr<WeightSource> text_encoder_weights();
   std::shared_ptr<WeightSource> autoencoder_weights();
@@ -123,6 +125,7 @@ class Assembly {
   EncoderContext encoder_context(const recipe::Component& component, std::shared_ptr<WeightSource> files,
                                  bool dry) const;
   std::unique_ptr<TextEncoder> create_text_encoder(const EncoderContext& context);
+  std::unique_ptr<Autoencoder> create_autoencoder(bool on_shapes);
   std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
   /// All that the recipe names.
   [[nodiscard]] std::vector<at::Device> named_devices() const;

@@ -81,7 +81,7 @@ void print_other(const Request& request) {
 int command_explain(const Request& request) {
   Assembly assembly(request);
   const recipe::Recipe& recipe = assembly.recipe();
-  const int64_t factor = recipe.pictures() ? assembly.autoencoder()->spatial_factor() : 1;
+  const int64_t factor = recipe.pictures() ? assembly.spatial_factor() : 1;
   const auto batch = foretold_shape(assembly, largest_of(recipe, factor), factor);
   if (!batch)
     throw Error(ExitCode::unavailable, "what blocks keep is known when the captions are encoded: the model \"" +
