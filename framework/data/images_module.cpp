@@ -63,14 +63,18 @@ void start() {
   if (!started) throw Refused("libvips cannot start: " + vips_reason());
 }
 
-/// "VipsForeignLoadJpegBuffer" -> "jpeg".
-std::string format_of(const void* bytes, size_t size) {
+/// The class that reads these bytes, such as "VipsForeignLoadJpegBuffer"; empty without one.
+std::string loader_of(const void* bytes, size_t size) {
   const char* loader = vips_foreign_find_load_buffer(bytes, size);
   vips_error_clear();
-  const std::string_view name = loader == nullptr ? "" : loader;
+  return loader == nullptr ? "" : loader;
+}
+
+/// "VipsForeignLoadJpegBuffer" -> "jpeg".
+std::string format_of(std::string_view loader) {
   for (const auto& [part, format] :
        {std::pair{"Jpeg", "jpeg"}, {"Png", "png"}, {"Webp", "webp"}, {"Heif", "heif"}, {"Tiff", "tiff"}}) {
-    if (name.find(part) != std::string_view::npos) return format;
+    if (loader.find(part) != std::string_view::npos) return format;
   }
   throw Refused("no picture in a format that is read (jpeg, png, webp, avif, heic, tiff)");
 }
@@ -142,12 +146,17 @@ void check_colours(const VipsImage* image) {
 Picture open_image(const void* bytes, size_t size, const TrainerImageLimits& limits, std::string& format) {
   start();
   if (hidden_animation({static_cast<const char*>(bytes), size})) throw Refused("is animated; keep one frame");
-  format = format_of(bytes, size);
+  const std::string loader = loader_of(bytes, size);
+  format = format_of(loader);
   if (format == "jpeg" && scans_of({static_cast<const char*>(bytes), size}) > kMaxScans)
     throw Refused("has more than " + std::to_string(kMaxScans) + " scans, as no program writes them; save it anew");
-  VipsImage* opened = vips_image_new_from_buffer(bytes, size, "", "access", VIPS_ACCESS_SEQUENTIAL, "fail_on",
-                                                 VIPS_FAIL_ON_ERROR, nullptr);
-  if (opened == nullptr) throw Refused("damaged " + format + ": " + vips_reason());
+  // As vips_image_new_from_buffer does, which would look for the loader again.
+  VipsImage* opened = nullptr;
+  VipsBlob* blob = vips_blob_new(nullptr, bytes, size);
+  const int result = vips_call(loader.c_str(), blob, &opened, "access", VIPS_ACCESS_SEQUENTIAL, "fail_on",
+                               VIPS_FAIL_ON_ERROR, nullptr);
+  vips_area_unref(VIPS_AREA(blob));
+  if (result != 0) throw Refused("damaged " + format + ": " + vips_reason());
   Picture image(opened);
   check_limits(image.get(), limits);
   // A heic file may hold a burst or a thumbnail beside its primary picture, which is the one that is read.
@@ -183,6 +192,9 @@ Picture to_srgb(Picture image) {
     if (result != 0 && ink) throw Refused("cannot convert CMYK to sRGB: " + vips_reason());
     vips_error_clear();
   }
+  const bool there = vips_image_get_interpretation(image.get()) == VIPS_INTERPRETATION_sRGB &&
+                     vips_image_get_format(image.get()) == VIPS_FORMAT_UCHAR;
+  if (there) return image;
   const int result = vips_colourspace(image.get(), &converted, VIPS_INTERPRETATION_sRGB, nullptr);
   return taken(result, converted, "cannot convert to sRGB");
 }
@@ -210,11 +222,12 @@ struct UnrefRegion {
 /// Every row from the top, decoded in this thread.
 template <typename Use>
 void each_row(VipsImage* image, const std::string& format, const Use& use) {
-  constexpr int kRows = 16;  // at once: enough for the loader's tiles, little memory
+  constexpr int kRows = 16, kBytes = 1 << 18;  // at once: at least the loader's tiles, little memory
   const int width = vips_image_get_width(image), height = vips_image_get_height(image);
+  const int step = std::max(kRows, kBytes / (3 * width));
   const std::unique_ptr<VipsRegion, UnrefRegion> region(vips_region_new(image));
-  for (int top = 0; top < height; top += kRows) {
-    const VipsRect rows{0, top, width, std::min(kRows, height - top)};
+  for (int top = 0; top < height; top += step) {
+    const VipsRect rows{0, top, width, std::min(step, height - top)};
     require_decoded(vips_region_prepare(region.get(), &rows) == 0, format);
     for (int y = top; y < top + rows.height; ++y) use(VIPS_REGION_ADDR(region.get(), 0, y));
   }

@@ -19,7 +19,14 @@ class Resampler {
   struct Sizes {
     int64_t from_width, from_height, to_width, to_height, width, height;
   };
-  explicit Resampler(const Sizes& sizes);
+  /// What is done for every tap: one pixel out of several, and a row added to sums. All make the same bytes.
+  struct Loops {
+    void (*weigh_pixels)(uint8_t* out, const uint8_t* from, const int32_t* weights, int64_t count);
+    void (*add_row)(int32_t* sums, const uint8_t* row, int32_t weight, int64_t size);
+  };
+  static Loops plain();
+  static Loops fastest();  ///< on this processor
+  explicit Resampler(const Sizes& sizes, const Loops& loops = fastest());
   /// The next row from the top, 3 * from_width bytes.
   void add(const uint8_t* row);
   /// After all rows: 3 * width * height bytes.
@@ -35,8 +42,10 @@ class Resampler {
   static Taps taps(int64_t from, int64_t to, int64_t kept);
 
   Sizes sizes_;
+  Loops loops_;
   Taps columns_, rows_;
   int64_t first_row_, last_row_, next_ = 0;
+  std::vector<uint8_t> row_;     // the last one, and a byte
   std::vector<uint8_t> narrow_;  // rows first_row_ to last_row_, resized in width
 };
 
