@@ -1,0 +1,170 @@
+/// @file The CUDA kernels of the fused operations, run on the CPU (cuda_on_cpu.hpp), against the CPU's own kernels: in
+/// sizes that fill no block and no warp, more rows than a block takes, no rows.
+#include <gtest/gtest.h>
+#include <kernels/cpu.hpp>
+#include <kernels/cuda.hpp>
+
+#include "buffers.hpp"
+
+namespace trainer::kernels {
+namespace {
+
+using test::Buffer;
+using test::cuda_on_cpu;
+
+template <typename T>
+constexpr Dtype kDtype = std::is_same_v<T, float> ? Dtype::f32 : Dtype::bf16;
+/// Of the largest expected number; both sides sum in fp32, in orders of their own.
+template <typename T>
+constexpr double kLimit = std::is_same_v<T, float> ? 1e-5 : 8e-3;
+
+/// Calls both sides with a buffer of `count` for the result, and compares.
+template <typename T, typename Cuda, typename Cpu>
+void compare(const char* what, int64_t count, double limit, const Cuda& cuda, const Cpu& cpu) {
+  Buffer<T> got(count), expected(count);
+  ASSERT_EQ(cuda(got.data()), 0) << what;
+  cpu(expected.data());
+  EXPECT_TRUE(got.intact()) << what << " wrote beyond its result";
+  double largest = 0, apart = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double wanted = to_float(expected[i]);
+    largest = std::max(largest, std::abs(wanted));
+    apart = std::max(apart, std::abs(to_float(got[i]) - wanted));
+  }
+  EXPECT_LE(apart, limit * largest) << what << " of " << count;
+}
+
+template <typename T>
+class FusedOnCpu : public ::testing::Test {};
+using Elements = ::testing::Types<float, Bfloat16>;
+TYPED_TEST_SUITE(FusedOnCpu, Elements);
+
+const CpuKernels& cpu() { return *cpu_levels().front(); }
+int64_t chunks(int64_t count, int64_t each) { return (count + each - 1) / each; }
+
+struct Samples {
+  int64_t samples, rows, width;
+};
+constexpr Samples kSamples[] = {{2, 3, 70}, {1, 1, 1}, {1, 65, 300}, {3, 2, 64}, {1, 0, 8}};
+
+TYPED_TEST(FusedOnCpu, ModulatedNorm) {
+  for (const Samples& s : kSamples) {
+    const int64_t rows = s.samples * s.rows, count = rows * s.width, shared = s.samples * s.width;
+    const auto x = Buffer<TypeParam>::random(count, 1), shift = Buffer<TypeParam>::random(shared, 2),
+               scale = Buffer<TypeParam>::random(shared, 3), g = Buffer<TypeParam>::random(count, 4);
+    const ModulatedNorm a{
+        kDtype<TypeParam>, rows,    s.width, std::max<int64_t>(s.rows, 1), 1e-6, x.data(), shift.data(),
+        scale.data(),      s.width, s.width};
+    compare<TypeParam>(
+        "forward", count, kLimit<TypeParam>, [&](void* y) { return cuda_on_cpu().modulated_norm(&a, y, nullptr); },
+        [&](void* y) { cpu().modulated_norm(a, y, 0, rows); });
+    Buffer<float> moments(2 * rows), moments_expected(2 * rows);
+    compare<TypeParam>(
+        "gradient", count, kLimit<TypeParam>,
+        [&](void* y) { return cuda_on_cpu().modulated_norm_grad(&a, g.data(), y, moments.data(), nullptr); },
+        [&](void* y) { cpu().modulated_norm_grad(a, g.data(), y, moments_expected.data(), 0, rows); });
+    if (rows == 0) continue;
+    for (const bool of_scale : {false, true})
+      compare<TypeParam>(
+          of_scale ? "scale" : "shift", shared, kLimit<TypeParam>,
+          [&](void* y) {
+            return cuda_on_cpu().modulated_norm_sums(&a, g.data(), moments.data(), of_scale ? nullptr : y,
+                                                     of_scale ? y : nullptr, nullptr);
+          },
+          [&](void* y) {
+            cpu().modulated_norm_sums(a, g.data(), moments_expected.data(), of_scale ? nullptr : y,
+                                      of_scale ? y : nullptr, 0, s.samples * chunks(s.width, kColumns));
+          });
+  }
+}
+
+TYPED_TEST(FusedOnCpu, NormRope) {
+  for (const Samples& s : {Samples{2, 35, 70}, {1, 1, 2}, {1, 9, 128}, {1, 0, 4}}) {
+    constexpr int64_t kHeads = 3;
+    const int64_t tokens = s.samples * s.rows, step = kHeads * s.width, count = tokens * step;
+    const auto x = Buffer<TypeParam>::random(count, 1), weight = Buffer<TypeParam>::random(s.width, 2),
+               g = Buffer<TypeParam>::random(count, 3);
+    const auto table = Buffer<float>::random(s.rows * s.width, 4);
+    const NormRope a{kDtype<TypeParam>, s.samples,    s.rows,        kHeads, s.width,       1e-6, x.data(),
+                     weight.data(),     table.data(), s.rows * step, step,   s.rows * step, step, 0};
+    compare<TypeParam>(
+        "forward", count, kLimit<TypeParam>, [&](void* y) { return cuda_on_cpu().norm_rope(&a, y, nullptr); },
+        [&](void* y) { cpu().norm_rope(a, y, 0, tokens); });
+    compare<TypeParam>(
+        "gradient", count, kLimit<TypeParam>,
+        [&](void* y) { return cuda_on_cpu().norm_rope_grad(&a, g.data(), y, nullptr); },
+        [&](void* y) { cpu().norm_rope_grad(a, g.data(), y, 0, tokens); });
+    const int64_t parts = chunks(tokens, kTokens);
+    compare<float>(
+        "weight", parts * s.width, 1e-5,
+        [&](void* y) { return cuda_on_cpu().norm_rope_sums(&a, g.data(), y, nullptr); },
+        [&](void* y) { cpu().norm_rope_sums(a, g.data(), y, 0, parts); });
+  }
+}
+
+TYPED_TEST(FusedOnCpu, SwiGlu) {
+  for (const Samples& s : kSamples)
+    for (const int64_t before_width : {int64_t{0}, int64_t{5}}) {
+      const int64_t rows = s.samples * s.rows, step = 2 * s.width + 3;
+      const auto x = Buffer<TypeParam>::random(rows * step, 1), g = Buffer<TypeParam>::random(rows * s.width, 2),
+                 before = Buffer<TypeParam>::random(rows * before_width, 3);
+      SwiGlu a{
+          kDtype<TypeParam>, rows, s.width, before_width, x.data(), before_width > 0 ? before.data() : nullptr, step,
+          before_width};
+      compare<TypeParam>(
+          "forward", rows * (s.width + before_width), kLimit<TypeParam>,
+          [&](void* y) { return cuda_on_cpu().swiglu(&a, y, nullptr); }, [&](void* y) { cpu().swiglu(a, y, 0, rows); });
+      a.before_width = 0;
+      compare<TypeParam>(
+          "gradient", rows * 2 * s.width, kLimit<TypeParam>,
+          [&](void* y) { return cuda_on_cpu().swiglu_grad(&a, g.data(), s.width, y, nullptr); },
+          [&](void* y) { cpu().swiglu_grad(a, g.data(), s.width, y, 0, rows); });
+    }
+}
+
+TYPED_TEST(FusedOnCpu, GatedResidual) {
+  for (const Samples& s : kSamples) {
+    const int64_t rows = s.samples * s.rows, count = rows * s.width, shared = s.samples * s.width;
+    const auto x = Buffer<TypeParam>::random(count, 1), y = Buffer<TypeParam>::random(count, 2),
+               gate = Buffer<TypeParam>::random(shared, 3), g = Buffer<TypeParam>::random(count, 4);
+    const GatedResidual a{kDtype<TypeParam>, rows,        s.width,  std::max<int64_t>(s.rows, 1),
+                          x.data(),          gate.data(), y.data(), s.width};
+    compare<TypeParam>(
+        "forward", count, kLimit<TypeParam>, [&](void* to) { return cuda_on_cpu().gated_residual(&a, to, nullptr); },
+        [&](void* to) { cpu().gated_residual(a, to, 0, rows); });
+    compare<TypeParam>(
+        "gradient", count, kLimit<TypeParam>,
+        [&](void* to) { return cuda_on_cpu().gated_residual_grad(&a, g.data(), to, nullptr); },
+        [&](void* to) { cpu().gated_residual_grad(a, g.data(), to, 0, rows); });
+    if (rows == 0) continue;
+    compare<TypeParam>(
+        "gate", shared, kLimit<TypeParam>,
+        [&](void* to) { return cuda_on_cpu().gated_residual_sums(&a, g.data(), to, nullptr); },
+        [&](void* to) { cpu().gated_residual_sums(a, g.data(), to, 0, s.samples * chunks(s.width, kColumns)); });
+  }
+}
+
+TYPED_TEST(FusedOnCpu, LowRank) {
+  for (const Samples& s : {Samples{1, 70, 300}, {1, 5, 70}, {1, 1, 1}, {1, 0, 8}})
+    for (const int64_t rank : {1, 19, 64}) {
+      const int64_t step = s.width + 1;
+      const auto x = Buffer<TypeParam>::random(s.rows * step, 1);
+      const auto weight = Buffer<float>::random(rank * s.width, 2), low = Buffer<float>::random(s.rows * rank, 3);
+      LowRank a{kDtype<TypeParam>, s.rows, s.width, rank, 0.5, x.data(), step, weight.data()};
+      compare<float>(
+          "down", s.rows * rank, 1e-5, [&](void* y) { return cuda_on_cpu().low_rank_down(&a, y, nullptr); },
+          [&](void* y) { cpu().low_rank_down(a, y, 0, s.rows); });
+      compare<TypeParam>(
+          "up", s.rows * s.width, kLimit<TypeParam>,
+          [&](void* y) { return cuda_on_cpu().low_rank_up(&a, low.data(), y, nullptr); },
+          [&](void* y) { cpu().low_rank_up(a, low.data(), y, 0, s.rows); });
+      a.weight = nullptr;
+      compare<float>(
+          "outer", rank * s.width, 1e-5,
+          [&](void* y) { return cuda_on_cpu().low_rank_outer(&a, low.data(), y, nullptr); },
+          [&](void* y) { cpu().low_rank_outer(a, low.data(), y, 0, chunks(s.width, kOuterColumns)); });
+    }
+}
+
+}  // namespace
+}  // namespace trainer::kernels
