@@ -8,6 +8,12 @@
 
 namespace trainer::kernels {
 
+/// What an attention's backward reads and writes beside the attention's own inputs.
+struct AttentionGrad {
+  HeadsIn grad, y, log_sums;
+  HeadsOut q, k, v;
+};
+
 /// One implementation, compiled for several instruction sets.
 struct CpuKernels {
   const char* level;  ///< "baseline", "x86-64-v3" (AVX2) or "x86-64-v4" (AVX-512)
@@ -47,7 +53,18 @@ struct CpuKernels {
   void (*low_rank_up)(const LowRank&, const void* low, void* y, int64_t begin, int64_t end);
   /// grad_weight [rank, width] = factor low^T x; units are kOuterColumns columns.
   void (*low_rank_outer)(const LowRank&, const void* low, void* grad_weight, int64_t begin, int64_t end);
+
+  /// y and the logarithms of the sums, fp32, one a row; attention_units(). `buffer`: attention_bytes().
+  void (*attention)(const Attention&, HeadsOut y, HeadsOut log_sums, void* buffer, int64_t begin, int64_t end);
+  /// Gradients of q, k and v; units are heads of all samples. `buffer`: attention_grad_bytes().
+  void (*attention_grad)(const Attention&, const AttentionGrad&, void* buffer, int64_t begin, int64_t end);
 };
+
+/// Tiles of queries, of all heads.
+int64_t attention_units(const Attention&);
+/// What a thread needs of memory, on 64 bytes, for attentions of these sizes.
+int64_t attention_bytes(const Attention&);
+int64_t attention_grad_bytes(const Attention&);
 
 constexpr int64_t kOuterColumns = 512;  ///< of a unit of low_rank_outer
 constexpr int64_t kColumns = 64;        ///< of a unit of modulated_norm_sums and gated_residual_sums

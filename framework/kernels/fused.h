@@ -61,4 +61,27 @@ struct LowRank {
   const void *weight;  ///< null where the weight is the result
 };
 
+/// Rows of attention heads, [samples, tokens, heads] of them, at any steps; a row is `width` elements.
+template <typename Pointer>
+struct Heads {
+  Pointer data;
+  int64_t sample, token, head;  ///< steps
+};
+using HeadsIn = Heads<const void *>;
+using HeadsOut = Heads<void *>;
+
+/// c [m, n], fp32, rows ldc apart, = a [m, k] b [k, n], added to what c holds if `add`. Rows of a are lda apart. b:
+/// rows ldb apart; of bf16, where k is even, pairs of rows, the two elements of a column side by side.
+using Multiply = void (*)(Dtype, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
+                          const void *a, const void *b, float *c);
+
+/// y = softmax(scale q k^T) v for each head, without a mask. fp32 or bf16 (with an even width).
+struct Attention {
+  Dtype dtype;
+  int64_t samples, heads, queries, keys, width;
+  double scale;
+  HeadsIn q, k, v;
+  Multiply multiply;
+};
+
 }  // namespace trainer::kernels

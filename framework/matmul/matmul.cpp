@@ -5,6 +5,7 @@
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
+#include <matmul/attention.hpp>
 #include <matmul/matmul.hpp>
 
 #include <memory>
@@ -101,6 +102,7 @@ void use(Library library) {
   registered()->impl("mm", &mm);
   registered()->impl("addmm", &addmm);
   registered()->impl("bmm", &bmm);
+  register_attention(*registered());
 }
 
 Library used() { return registered() ? Library::onednn : Library::mkl; }

@@ -13,8 +13,9 @@ enum class Library { mkl, onednn };
 /// on the same one takes the same library.
 Library suited();
 /// `mm`, `addmm` and `bmm` of dense fp32 CPU tensors go to `library` from now on, in every thread and below autograd.
-/// Small products, strided views and other dtypes stay with LibTorch's choice. The two round differently; each gives
-/// the same bits for the same shapes and thread count. Not to be called while another thread computes.
+/// Small products, strided views and other dtypes stay with LibTorch's choice. With oneDNN attention goes to our kernel
+/// (attention.hpp). The two round differently; each gives the same bits for the same shapes and thread count. Not to be
+/// called while another thread computes.
 void use(Library library);
 [[nodiscard]] Library used();
 /// "mkl" or "onednn".

@@ -1,11 +1,13 @@
 /// @file After ATen's native/transformers/attention.cpp and native/cpu/FlashAttentionKernel.cpp: outputs, gradients and
-/// the buffers of each thread. Memory-efficient kernels of GPUs keep the same: output and log-sum-exp.
+/// the buffers of each thread; where `matmul` has a kernel of its own in its place, after that. Memory-efficient
+/// kernels of GPUs keep the same: output and log-sum-exp.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
+#include <matmul/attention.hpp>
 #include <planner/attention_shapes.hpp>
 
 #include <algorithm>
@@ -61,8 +63,9 @@ at::TensorOptions accumulator(const Tensor& tensor) {
 }
 
 /// q, k, v [B, H, S, D] -> output [B, H, S, D] and log-sum-exp [B, H, S], both laid out as [B, S, H, ...].
-std::tuple<Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor&, double, bool, const Mask&,
-                                 std::optional<double>) {
+std::tuple<Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal,
+                                 const Mask& mask, std::optional<double> scale) {
+  if (matmul::takes_attention(q, k, v, {dropout, causal, mask, scale})) return matmul::attention(q, k, v, scale);
   const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), width = q.size(3);
   Tensor output = at::empty({batch, queries, heads, width}, q.options());
   Tensor log_sum = at::empty({batch, queries, heads}, accumulator(q));
@@ -74,8 +77,10 @@ std::tuple<Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor&
 }
 
 std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
-                                                  const Tensor&, const Tensor&, double, bool, const Mask&,
-                                                  std::optional<double>) {
+                                                  const Tensor& output, const Tensor& log_sums, double dropout,
+                                                  bool causal, const Mask& mask, std::optional<double> scale) {
+  if (matmul::takes_attention(q, k, v, {dropout, causal, mask, scale}))
+    return matmul::attention_grad(grad, q, k, v, output, log_sums, scale);
   const auto like = [](const Tensor& tensor) {
     return at::empty({tensor.size(0), tensor.size(2), tensor.size(1), tensor.size(3)}, tensor.options());
   };

@@ -1,11 +1,10 @@
-// Attention on the CPU by LibTorch's flash kernel, which scaled_dot_product_attention takes there, and by its plain
-// products: attention_bench [ROUNDS]. The two alternate on one thread; processor time, the median of the rounds.
-// Not a test; its numbers stand in docs/benchmarks.md.
-#include <ATen/Context.h>
+// Attention on the CPU by our kernel and by LibTorch's: attention_bench [ROUNDS]. The two alternate on one thread;
+// processor time, the median of the rounds. Not a test; its numbers stand in docs/benchmarks.md.
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <matmul/matmul.hpp>
 
 #include <algorithm>
 #include <array>
@@ -40,15 +39,15 @@ void measure(at::ScalarType dtype, const Shape& shape, int rounds) {
   const at::Tensor gradient = make();
   std::array<std::vector<double>, 2> forward, backward;
   for (int round = 0; round < 2 * (rounds + 1); ++round) {
-    const std::size_t flash = round % 2;
-    at::globalContext().setSDPUseFlash(flash == 1);
+    const std::size_t theirs = round % 2;
+    trainer::matmul::use(theirs == 1 ? trainer::matmul::Library::mkl : trainer::matmul::Library::onednn);
     const double begin = processor_seconds();
     const at::Tensor y = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2]);
     const double middle = processor_seconds();
     torch::autograd::grad({y}, inputs, {gradient});
     if (round < 2) continue;  // the first of each
-    forward[flash].push_back(middle - begin);
-    backward[flash].push_back(processor_seconds() - middle);
+    forward[theirs].push_back(middle - begin);
+    backward[theirs].push_back(processor_seconds() - middle);
   }
   const double ms[] = {1e3 * median(forward[0]), 1e3 * median(forward[1]), 1e3 * median(backward[0]),
                        1e3 * median(backward[1])};
@@ -65,15 +64,19 @@ int main(int count, char** arguments) {
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 15;
   if (rounds < 1) return 2;
   at::set_num_threads(1);
-  std::printf("| dtype | samples x tokens | heads x width | forward, ms: plain / flash | backward, ms |\n");
+  std::printf(
+      "| dtype | samples x tokens | heads x width | forward, ms: ours / LibTorch | backward, ms: ours / LibTorch |\n");
   std::printf("|---|---|---|---|---|\n");
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
-    for (const Shape& shape : {Shape{8, 4, 48, 48},
+    for (const Shape& shape : {Shape{1, 6, 4, 128},
+                               {8, 4, 48, 48},
                                {1, 6, 64, 128},
                                {1, 6, 128, 128},
                                {1, 6, 256, 128},
                                {1, 6, 512, 128},
-                               {1, 6, 1024, 128}})
+                               {1, 6, 1024, 128},
+                               {1, 6, 4096, 128},
+                               {1, 1, 1024, 512}})
       measure(dtype, shape, rounds);
   return 0;
 }

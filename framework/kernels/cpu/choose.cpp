@@ -1,5 +1,6 @@
 /// @file See cpu.hpp.
 #include <kernels/cpu.hpp>
+#include <kernels/cpu/attention_buffers.hpp>
 
 namespace trainer::kernels {
 
@@ -34,6 +35,16 @@ const std::vector<const CpuKernels*>& cpu_levels() {
 const CpuKernels& cpu_kernels() {
   static const CpuKernels& best = *cpu_levels().back();
   return best;
+}
+
+int64_t attention_units(const Attention& a) { return units_of(a); }
+int64_t attention_bytes(const Attention& a) {
+  return a.dtype == Dtype::f32 ? ForwardBuffers<float>(a, Carve(nullptr)).bytes
+                               : ForwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
+}
+int64_t attention_grad_bytes(const Attention& a) {
+  return a.dtype == Dtype::f32 ? BackwardBuffers<float>(a, Carve(nullptr)).bytes
+                               : BackwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
 }
 
 }  // namespace trainer::kernels

@@ -1,5 +1,6 @@
 /// @file The CPU kernels for one instruction set: compiled once for each, see meson.build. Everything but the table has
 /// internal linkage, so that no function made for a newer processor is linked into code for older ones.
+#include <kernels/cpu/attention.hpp>
 #include <kernels/cpu/gated_residual.hpp>
 #include <kernels/cpu/low_rank.hpp>
 #include <kernels/cpu/modulated_norm.hpp>
@@ -65,12 +66,22 @@ void low_rank_outer(const LowRank& a, const void* low, void* grad_weight, int64_
   with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::outer(a, low, grad_weight, begin, end); });
 }
 
+void attention(const Attention& a, HeadsOut y, HeadsOut log_sums, void* buffer, int64_t begin, int64_t end) {
+  if (a.dtype == Dtype::f32) AttentionHeads<float>::forward(a, y, log_sums, buffer, begin, end);
+  if (a.dtype == Dtype::bf16) AttentionHeads<Bf16>::forward(a, y, log_sums, buffer, begin, end);
+}
+void attention_grad(const Attention& a, const AttentionGrad& g, void* buffer, int64_t begin, int64_t end) {
+  if (a.dtype == Dtype::f32) AttentionHeads<float>::backward(a, g, buffer, begin, end);
+  if (a.dtype == Dtype::bf16) AttentionHeads<Bf16>::backward(a, g, buffer, begin, end);
+}
+
 }  // namespace
 
 extern const CpuKernels TRAINER_LEVEL_TABLE;
 const CpuKernels TRAINER_LEVEL_TABLE{TRAINER_LEVEL_NAME, modulated_norm, modulated_norm_grad, modulated_norm_sums,
                                      norm_rope,          norm_rope_grad, norm_rope_sums,      swiglu,
                                      swiglu_grad,        gated_residual, gated_residual_grad, gated_residual_sums,
-                                     low_rank_down,      low_rank_up,    low_rank_outer};
+                                     low_rank_down,      low_rank_up,    low_rank_outer,      attention,
+                                     attention_grad};
 
 }  // namespace trainer::kernels

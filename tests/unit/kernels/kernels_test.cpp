@@ -5,7 +5,9 @@
 #include <kernels/cpu.hpp>
 #include <kernels/cuda.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -30,6 +32,35 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& expect
 }
 
 constexpr int64_t kRows = 5, kWidth = 54;
+
+void multiply(Dtype, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add, const void* a,
+              const void* b, float* c) {
+  for (int64_t row = 0; row < m; ++row)
+    for (int64_t column = 0; column < n; ++column) {
+      float sum = add ? c[row * ldc + column] : 0;
+      for (int64_t i = 0; i < k; ++i)
+        sum += static_cast<const float*>(a)[row * lda + i] * static_cast<const float*>(b)[i * ldb + column];
+      c[row * ldc + column] = sum;
+    }
+}
+
+/// Output, sums and gradients of one head.
+void add_attention(const CpuKernels& cpu, std::vector<std::vector<float>>& all) {
+  constexpr int64_t kTokens = 70, kSize = kTokens * kWidth;  // more than a tile of queries
+  const auto x = numbers(kSize, 6), y = numbers(kSize, 7), z = numbers(kSize, 8), g = numbers(kSize, 9);
+  const auto in = [](const std::vector<float>& data) { return HeadsIn{data.data(), kSize, kWidth, 0}; };
+  const auto out = [](std::vector<float>& data) { return HeadsOut{data.data(), kSize, kWidth, 0}; };
+  const Attention a{Dtype::f32, 1, 1, kTokens, kTokens, kWidth, 0.2, in(x), in(y), in(z), &multiply};
+  std::vector<std::vector<float>> made(5, std::vector<float>(kSize));
+  made[1].resize(kTokens);
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::max(attention_bytes(a), attention_grad_bytes(a))));
+  const HeadsOut sums{made[1].data(), kTokens, 1, 0};
+  cpu.attention(a, out(made[0]), sums, buffer.data(), 0, attention_units(a));
+  const AttentionGrad grad{in(g),        in(made[0]),  {made[1].data(), kTokens, 1, 0},
+                           out(made[2]), out(made[3]), out(made[4])};
+  cpu.attention_grad(a, grad, buffer.data(), 0, 1);
+  all.insert(all.end(), made.begin(), made.end());
+}
 
 /// What each kernel makes of the same numbers.
 std::vector<std::vector<float>> results(const CpuKernels& cpu) {
@@ -59,6 +90,7 @@ std::vector<std::vector<float>> results(const CpuKernels& cpu) {
   cpu.low_rank_down(low, make(kRows * 3), 0, kRows);
   cpu.low_rank_up(low, narrow.data(), make(kRows * kWidth), 0, kRows);
   cpu.low_rank_outer(low, narrow.data(), make(3 * kWidth), 0, 1);
+  add_attention(cpu, all);
   return all;
 }
 
