@@ -201,7 +201,8 @@ std::string operator_in(const std::string& text) {
 }  // namespace
 
 void install_shape_kernels() {
-  static const torch::Library* library = [] {
+  // Never destroyed, and reachable to the end.
+  [[gnu::used]] static const std::array<torch::Library*, 2> libraries = [] {
     auto* made = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
     made->impl("native_layer_norm", &layer_norm);
     made->impl("native_layer_norm_backward", &layer_norm_backward);
@@ -228,10 +229,10 @@ void install_shape_kernels() {
     made->impl("_scaled_mm", &scaled_mm);
     made->impl("_int_mm", &int_mm);
     made->impl("where.self", &where);
-    add_attention_shapes(*new torch::Library(torch::Library::IMPL, "aten", std::nullopt, __FILE__, __LINE__));
-    return made;
+    auto* attention = new torch::Library(torch::Library::IMPL, "aten", std::nullopt, __FILE__, __LINE__);
+    add_attention_shapes(*attention);
+    return std::array{made, attention};
   }();
-  static_cast<void>(library);
 }
 
 namespace {

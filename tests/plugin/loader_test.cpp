@@ -116,6 +116,14 @@ TEST(File, CutAnywhereIsRefused) {
   }
 }
 
+#ifdef __SANITIZE_ADDRESS__
+#define PROGRAM_ASAN "1"
+#define OTHER_ASAN "0"
+#else
+#define PROGRAM_ASAN "0"
+#define OTHER_ASAN "1"
+#endif
+
 TEST(Gate, RefusesBeforeTheLibraryIsOpened) {
   const struct {
     const char *name, *key, *value, *text;
@@ -124,7 +132,8 @@ TEST(Gate, RefusesBeforeTheLibraryIsOpened) {
       {"api", "api", "\"0.2\"", "built for SDK API 0.2, this program has 0.1"},
       {"headers", "fingerprint", "\"sdk=0.1.0;headers=0000000000000000;asan=0\"",
        "\n  headers: plugin 0000000000000000, program " TRAINER_SDK_HEADERS},
-      {"print", "fingerprint", "\"sdk=0.1.0;asan=1\"", "\n  asan: plugin 1, program 0"},
+      {"print", "fingerprint", "\"sdk=0.1.0;asan=" OTHER_ASAN "\"",
+       "\n  asan: plugin " OTHER_ASAN ", program " PROGRAM_ASAN},
   };
   for (const auto& gate : gates) {
     Folder folder;

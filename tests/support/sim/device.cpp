@@ -140,8 +140,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 void install_devices(int count) {
   device_count = count;
   c10::register_privateuse1_backend("sim");
-  static auto& guard = *new c10::impl::DeviceGuardImplRegistrar(kSim, new Guard());
-  static_cast<void>(guard);
+  [[gnu::used]] static auto* const guard = new c10::impl::DeviceGuardImplRegistrar(kSim, new Guard());
   at::RegisterPrivateUse1HooksInterface(new Hooks());
 }
 

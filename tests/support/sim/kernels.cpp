@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "call.hpp"
 #include "clock.hpp"
@@ -123,7 +124,9 @@ void record_stream(Tensor& tensor, c10::Stream stream) {
 
 /// Never destroyed: they would take the kernels back while other statics still use them.
 torch::Library& library(const char* name, c10::DispatchKey key) {
-  return *new torch::Library(torch::Library::IMPL, name, key, __FILE__, __LINE__);
+  [[gnu::used]] static auto* const all = new std::vector<torch::Library*>;  // a leak is what nothing points to
+  all->push_back(new torch::Library(torch::Library::IMPL, name, key, __FILE__, __LINE__));
+  return *all->back();
 }
 
 std::set<std::string> register_own_kernels(torch::Library& aten) {
