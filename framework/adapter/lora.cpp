@@ -2,7 +2,7 @@
 #include <ATen/ops/zeros.h>
 #include <adapter/lora.hpp>
 #include <recipe/schema.hpp>
-#include <trainer/sdk/ops/fused.hpp>
+#include <trainer/sdk/low_rank.hpp>
 
 #include <cmath>
 #include <map>
@@ -19,14 +19,12 @@ std::string text_of(double number) {
   return text;
 }
 
-class LoraLayerAdapter final : public LinearAdapter {
+class LoraLayerAdapter final : public LowRankAdapter {
  public:
   LoraLayerAdapter(const std::string& layer, at::Tensor a, at::Tensor b, double scale)
       : a_(layer + ".lora_A.weight", std::move(a)), b_(layer + ".lora_B.weight", std::move(b)), scale_(scale) {}
 
-  at::Tensor apply(const at::Tensor& x, const at::Tensor& y) const override {
-    return low_rank_sum(x, y, a_.get(), b_.get(), scale_);
-  }
+  [[nodiscard]] Pair pair() const override { return {a_.get(), b_.get(), scale_}; }
   std::vector<Parameter*> parameters() override { return {&a_, &b_}; }
   [[nodiscard]] const Parameter& a() const { return a_; }
   [[nodiscard]] const Parameter& b() const { return b_; }

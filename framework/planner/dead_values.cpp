@@ -13,6 +13,13 @@
 #include <memory>
 
 namespace trainer::planner {
+namespace {
+
+/// The SDK's one operator that writes over its input; in a block it counts as the heavy call of this name.
+constexpr const char* kInPlace = "trainer::low_rank_up_";
+constexpr const char* kInPlaceCall = "low_rank_up";
+
+}  // namespace
 
 /// Listens to every operator of this thread as long as it lives.
 class ValueTrace::Recorder {
@@ -111,7 +118,9 @@ std::vector<int64_t> ValueTrace::positions_of(const std::vector<HeavyOp>& calls)
     if (next == calls.size()) return {};
     const HeavyOp& call = calls[next];
     inside += events_[i].flops;
-    const bool named = events_[i].name == "aten::" + call.op || events_[i].name == "trainer::" + call.op;
+    const std::string& name = events_[i].name;
+    const bool named =
+        name == "aten::" + call.op || name == "trainer::" + call.op || (name == kInPlace && call.op == kInPlaceCall);
     const bool fits = call.op == "frozen_linear" ? inside <= call.flops : inside == call.flops && named;
     if (!fits) return {};
     positions[i] = static_cast<int64_t>(next);
@@ -128,7 +137,11 @@ std::set<int64_t> ValueTrace::dead(const std::vector<HeavyOp>& calls, const std:
   for (std::size_t i = events_.size(); i > 0; --i) {
     const Event& event = events_[i - 1];
     const int64_t position = positions[i - 1];
-    if (kept.contains(position)) continue;  // what it was made from is not asked for
+    if (kept.contains(position)) {  // what it was made from is not asked for, nor is what it was written over
+      if (event.name == kInPlace)
+        for (const Storage output : event.outputs) read.erase(output);
+      continue;
+    }
     // A kept value that passes through the operator around it is explained by its own event.
     std::set<Storage> explained;
     for (std::size_t inner = event.first; inner + 1 < i; ++inner)

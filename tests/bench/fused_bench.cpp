@@ -78,6 +78,11 @@ void measure_all(at::ScalarType dtype, int rounds) {
   const at::Tensor a = trained(at::randn({kRank, kWidth})), b = trained(at::randn({kIn, kRank}));
   measure("low_rank_sum, 768 to 6912", rounds, {rows, y, a, b},
           [&](bool fused) { return trainer::low_rank_sum(rows, y, a, b, 1.0, fused); });
+  const auto layer = std::make_shared<trainer::DenseWeight>(make({kIn, kWidth}));
+  measure("low_rank_linear; two fused nodes", rounds, {rows, a, b}, [&](bool one) {
+    return one ? trainer::low_rank_linear(rows, layer, a, b, 1.0)
+               : trainer::low_rank_sum(rows, trainer::frozen_linear(rows, layer), a, b, 1.0);
+  });
 }
 
 }  // namespace

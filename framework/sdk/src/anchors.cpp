@@ -1,6 +1,8 @@
 /// @file Out-of-line destructors and defaults: vtables and typeinfo live once, in this library.
 #include <ATen/ops/slice.h>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/low_rank.hpp>
+#include <trainer/sdk/ops/fused.hpp>
 #include <trainer/sdk/registrar.hpp>
 
 namespace trainer {
@@ -8,6 +10,7 @@ namespace trainer {
 WeightSource::~WeightSource() = default;
 FrozenWeight::~FrozenWeight() = default;
 LinearAdapter::~LinearAdapter() = default;
+LowRankAdapter::~LowRankAdapter() = default;
 Block::~Block() = default;
 ModelBuilder::~ModelBuilder() = default;
 Model::~Model() = default;
@@ -28,6 +31,11 @@ Registrar::~Registrar() = default;
 
 int64_t WeightFormat::bytes(const LinearState& linear, at::ScalarType compute) const {
   return linear.in * linear.out * static_cast<int64_t>(at::elementSize(compute));
+}
+
+at::Tensor LowRankAdapter::apply(const at::Tensor& x, const at::Tensor& y) const {
+  const Pair given = pair();
+  return low_rank_sum(x, y, given.a, given.b, given.scale);
 }
 
 at::Tensor WeightSource::read_rows(std::string_view name, int64_t begin, int64_t end) {

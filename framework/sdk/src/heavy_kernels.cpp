@@ -63,7 +63,7 @@ constexpr std::array kAutogradKeys{c10::DispatchKey::AutogradCPU, c10::DispatchK
                                    c10::DispatchKey::AutogradMeta};
 
 /// Of the SDK's own library "trainer" (fused/low_rank.cpp).
-constexpr std::array kOwnHeavyOps{"low_rank_down", "low_rank_up", "low_rank_outer"};
+constexpr std::array kOwnHeavyOps{"low_rank_down", "low_rank_up", "low_rank_up_", "low_rank_outer"};
 
 /// Never kept or elided, counted only.
 constexpr std::array kBackwardOps{"convolution_backward",

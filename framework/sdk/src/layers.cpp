@@ -2,10 +2,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <trainer/sdk/low_rank.hpp>
 #include <trainer/sdk/model.hpp>
+#include <trainer/sdk/ops/fused.hpp>
 
 #include <utility>
 
+#include "frozen.hpp"
 #include "op_region.hpp"
 
 namespace trainer {
@@ -40,8 +43,15 @@ struct WeightHandle : torch::CustomClassHolder {
   std::shared_ptr<FrozenWeight> weight;
 };
 
-/// As one heavy operation of the block that runs: a kept or dead product skips its dequantisation, and nothing that the
-/// weight does inside counts again.
+}  // namespace
+
+void keep_weight(torch::autograd::AutogradContext& context, const std::shared_ptr<FrozenWeight>& weight) {
+  context.saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<WeightHandle>(weight));
+}
+std::shared_ptr<FrozenWeight> kept_weight(torch::autograd::AutogradContext& context) {
+  return c10::static_intrusive_pointer_cast<WeightHandle>(context.saved_data["weight"].toCapsule())->weight;
+}
+
 at::Tensor heavy_matmul(const FrozenWeight& weight, const at::Tensor& x) {
   if (recompute::active_region() == nullptr && recompute::active_trace() == nullptr) return weight.matmul(x);
   return recompute::heavy_call("frozen_linear", "(" + recompute::text_of(x) + ")",
@@ -51,17 +61,17 @@ at::Tensor heavy_matmul(const FrozenWeight& weight, const at::Tensor& x) {
       .toTensor();
 }
 
-/// Saves the handle alone: the weight may be packed, moved or dequantised anew in backward.
+namespace {
+
 struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const std::shared_ptr<FrozenWeight>& weight) {
-    ctx->saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<WeightHandle>(weight));
+    keep_weight(*ctx, weight);
     return heavy_matmul(*weight, x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    const auto handle = c10::static_intrusive_pointer_cast<WeightHandle>(ctx->saved_data["weight"].toCapsule());
-    return {grads[0].defined() ? handle->weight->grad_input(grads[0]) : at::Tensor(), at::Tensor()};
+    return {grads[0].defined() ? kept_weight(*ctx)->grad_input(grads[0]) : at::Tensor(), at::Tensor()};
   }
 };
 
@@ -74,6 +84,14 @@ at::Tensor without_adapter(const LinearState& state, const at::Tensor& x) {
     y = at::mm(x, state.weight->get(x.scalar_type()).t());
   }
   return state.bias ? y + state.bias->get(x.scalar_type()) : y;
+}
+
+at::Tensor with_adapter(const LinearState& state, const at::Tensor& x) {
+  if (!state.adapter || !state.adapter_enabled) return without_adapter(state, x);
+  const auto* narrow = dynamic_cast<const LowRankAdapter*>(state.adapter.get());
+  if (narrow == nullptr || !state.frozen || state.bias) return state.adapter->apply(x, without_adapter(state, x));
+  const LowRankAdapter::Pair pair = narrow->pair();
+  return low_rank_linear(x, state.frozen, pair.a, pair.b, pair.scale);
 }
 
 void append_trained(std::vector<Parameter*>& list, const ParameterPtr& parameter) {
@@ -91,8 +109,7 @@ at::Tensor Linear::operator()(const at::Tensor& x) const {
   const LinearState& state = *state_;
   TORCH_CHECK(x.size(-1) == state.in, "layer \"", state.name, "\" takes ", state.in, " features, got ", x.size(-1));
   const at::Tensor rows = x.dim() == 2 ? x : x.reshape({-1, state.in});
-  at::Tensor y = without_adapter(state, rows);
-  if (state.adapter && state.adapter_enabled) y = state.adapter->apply(rows, y);
+  at::Tensor y = with_adapter(state, rows);
   if (x.dim() == 2) return y;
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = state.out;

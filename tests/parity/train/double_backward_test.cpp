@@ -11,6 +11,19 @@
 namespace trainer::parity {
 namespace {
 
+/// Hides from the layer that its adapter is of low rank: the adapter is a node of its own then.
+class AfterTheLayer final : public LinearAdapter {
+ public:
+  explicit AfterTheLayer(std::unique_ptr<LinearAdapter> adapter) : adapter_(std::move(adapter)) {}
+  [[nodiscard]] at::Tensor apply(const at::Tensor& x, const at::Tensor& y) const override {
+    return adapter_->apply(x, y);
+  }
+  [[nodiscard]] std::vector<Parameter*> parameters() override { return adapter_->parameters(); }
+
+ private:
+  std::unique_ptr<LinearAdapter> adapter_;
+};
+
 class DoubleBackward : public ::testing::TestWithParam<std::filesystem::path> {
  protected:
   struct Result {
@@ -19,9 +32,11 @@ class DoubleBackward : public ::testing::TestWithParam<std::filesystem::path> {
   };
 
   /// Forward and backward of sum(out * cotangent) through the engine that the loop uses.
-  Result gradients(bool recompute) const {
-    train::LoadedModel loaded = load_transformer(GetParam());
+  Result gradients(bool recompute, at::ScalarType dtype = at::kFloat, bool two_nodes = false) const {
+    train::LoadedModel loaded = load_transformer(GetParam(), dtype);
     attach_lora(loaded, spec_["rank"], spec_["alpha"], spec_["target_modules"], tensors_, "init.");
+    for (const Linear& linear : loaded.adapted)
+      if (two_nodes) linear.state().adapter = std::make_unique<AfterTheLayer>(std::move(linear.state().adapter));
     std::vector<train::MemoryStack::Named> strategies;
     if (recompute) strategies.push_back({"full_checkpointing", std::make_unique<testing::RecomputeAll>()});
     const train::MemoryStack memory(std::move(strategies));
@@ -67,6 +82,22 @@ TEST_P(DoubleBackward, GradientsAsDiffusersAndTheSameRecomputed) {
   }
   measured("gradients", worst);
   EXPECT_EQ(references, plain.grads.size());
+}
+
+/// A layer and its adapter in one node are the two nodes to rounding, in every gradient of the model.
+TEST_P(DoubleBackward, OneNodeALayerIsTwoToRounding) {
+  for (const auto& [dtype, limit] : {std::pair{at::kFloat, 1e-5}, std::pair{at::kBFloat16, 5e-2}}) {
+    const Result one = gradients(false, dtype), two = gradients(false, dtype, /*two_nodes=*/true);
+    EXPECT_LE(measured("out", test::max_error(one.out.detach(), two.out.detach())), limit);
+    double worst = 0;
+    bool differs = false;
+    for (const auto& [name, gradient] : two.grads) {
+      worst = std::max(worst, test::max_error(one.grads.at(name), gradient));
+      differs = differs || !test::same_bits(one.grads.at(name), gradient);
+    }
+    EXPECT_LE(measured("gradients", worst), limit);
+    EXPECT_TRUE(differs) << "both were computed in one way";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Parity, DoubleBackward, ::testing::ValuesIn(test::parity_dirs()), test::DirName{});

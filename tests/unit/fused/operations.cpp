@@ -9,6 +9,8 @@
 #include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
 namespace trainer::test {
 namespace {
 
@@ -64,19 +66,76 @@ Operation low_rank(int64_t rows, int64_t in, int64_t out, int64_t rank) {
           }};
 }
 
+/// Products that depend neither on threads nor on strides, as LibTorch's do.
+class SummedWeight final : public FrozenWeight {
+ public:
+  explicit SummedWeight(at::Tensor weight) : weight_(std::move(weight)) {}
+  [[nodiscard]] at::Tensor matmul(const at::Tensor& x) const override { return product(x, weight_); }
+  [[nodiscard]] at::Tensor grad_input(const at::Tensor& g) const override { return product(g, weight_.t()); }
+  [[nodiscard]] at::Tensor dense(at::ScalarType dtype) const override { return weight_.to(dtype); }
+  [[nodiscard]] int64_t bytes() const override { return static_cast<int64_t>(weight_.nbytes()); }
+  void to(at::Device device) override { weight_ = weight_.to(device); }
+  [[nodiscard]] std::vector<at::Tensor*> tensors() override { return {&weight_}; }
+
+ private:
+  static at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
+    return (x.contiguous().unsqueeze(1) * weight.contiguous()).sum(-1);
+  }
+  at::Tensor weight_;
+};
+
+/// The same with the layer in one node; its frozen weight is no input.
+Operation low_rank_layer(int64_t rows, int64_t in, int64_t out, int64_t rank) {
+  return {"low_rank_linear_" + std::to_string(in) + "_" + std::to_string(out) + "_r" + std::to_string(rank) + "_m" +
+              std::to_string(rows),
+          {{rows, in}, {rank, in}, {out, rank}},
+          [=](const std::vector<at::Tensor>& x, bool fused) {
+            const at::ScalarType adapter = x[0].scalar_type() == at::kBFloat16 ? at::kFloat : x[0].scalar_type();
+            const auto weight = std::make_shared<SummedWeight>(
+                normal(11, {out, in}, x[0].scalar_type()).to(x[0].device()) / std::sqrt(static_cast<double>(in)));
+            return low_rank_linear(x[0], weight, x[1].to(adapter), x[2].to(adapter), 0.7, fused);
+          }};
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Operation& operation) { return out << operation.name; }
 
 std::vector<Operation> operations() {
-  return {norm(2, 5, 32, 2),      norm(3, 130, 67, 3),     norm(2, 5, 7, 1),         norm(1, 3, 3, 1),
-          norm(0, 5, 32, 1),      norm(2, 0, 32, 2),       rope(2, 3, 5, 4, 16, 1),  rope(1, 70, 6, 3, 64, 1),
-          rope(2, 4, 1, 1, 6, 2), rope(3, 2, 5, 2, 22, 3), rope(0, 2, 3, 2, 16, 1),  gate(6, 32, 0),
-          gate(5, 19, 0),         gate(3, 1, 0),           gate(6, 16, 32),          gate(7, 33, 5),
-          gate(0, 16, 8),         residual(2, 5, 32, 2),   residual(3, 130, 67, 3),  residual(2, 5, 7, 1),
-          residual(1, 1, 1, 1),   residual(0, 5, 32, 1),   residual(2, 0, 32, 2),    low_rank(9, 32, 64, 16),
-          low_rank(45, 67, 5, 3), low_rank(2, 1, 1, 1),    low_rank(8, 2100, 33, 8), low_rank(70, 16, 1030, 4),
-          low_rank(0, 16, 8, 2)};
+  return {norm(2, 5, 32, 2),
+          norm(3, 130, 67, 3),
+          norm(2, 5, 7, 1),
+          norm(1, 3, 3, 1),
+          norm(0, 5, 32, 1),
+          norm(2, 0, 32, 2),
+          rope(2, 3, 5, 4, 16, 1),
+          rope(1, 70, 6, 3, 64, 1),
+          rope(2, 4, 1, 1, 6, 2),
+          rope(3, 2, 5, 2, 22, 3),
+          rope(0, 2, 3, 2, 16, 1),
+          gate(6, 32, 0),
+          gate(5, 19, 0),
+          gate(3, 1, 0),
+          gate(6, 16, 32),
+          gate(7, 33, 5),
+          gate(0, 16, 8),
+          residual(2, 5, 32, 2),
+          residual(3, 130, 67, 3),
+          residual(2, 5, 7, 1),
+          residual(1, 1, 1, 1),
+          residual(0, 5, 32, 1),
+          residual(2, 0, 32, 2),
+          low_rank(9, 32, 64, 16),
+          low_rank(45, 67, 5, 3),
+          low_rank(2, 1, 1, 1),
+          low_rank(8, 2100, 33, 8),
+          low_rank(70, 16, 1030, 4),
+          low_rank(0, 16, 8, 2),
+          low_rank_layer(9, 32, 64, 16),
+          low_rank_layer(45, 67, 5, 3),
+          low_rank_layer(1, 1, 1, 1),
+          low_rank_layer(8, 210, 33, 8),
+          low_rank_layer(0, 16, 8, 2)};
 }
 
 std::vector<at::Tensor> inputs_of(const Operation& operation, at::ScalarType dtype) {

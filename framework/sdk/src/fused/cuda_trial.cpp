@@ -69,6 +69,9 @@ std::vector<Tensor> results(at::ScalarType dtype, at::Device device) {
     all.push_back(
         operator_of<Tensor(const Tensor&, const Tensor&, const Maybe&, double, at::ScalarType)>("trainer::low_rank_up")
             .call(low, weight, base, 0.5, dtype));
+  Tensor base = data.clone();
+  all.push_back(operator_of<Tensor&(const Tensor&, const Tensor&, double, Tensor&)>("trainer::low_rank_up_")
+                    .call(low, weight, 0.5, base));
   all.push_back(
       operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_outer").call(low, data, 0.5));
   return all;

@@ -13,6 +13,7 @@
 
 #include "bindings.hpp"
 #include "cuda.hpp"
+#include "low_rank.hpp"
 #include "operators.hpp"
 
 namespace trainer {
@@ -39,22 +40,26 @@ Tensor down(const Tensor& x, const Tensor& weight, double factor) {
   return low;
 }
 
+/// y = base + factor low weight, both matrices dense; base may be null, or y's own memory.
+void run_up(const Tensor& weight, const Tensor& low, const void* base, int64_t base_step, double factor, Tensor& y) {
+  void* const out = y.mutable_data_ptr();
+  const kernels::LowRank a{dtype_of(y), y.size(0), y.size(1), low.size(1),
+                           factor,      base,      base_step, weight.const_data_ptr()};
+  const void* const from = low.const_data_ptr();
+  if (y.is_cuda())
+    launch(y, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_up(&a, from, out, stream); });
+  else
+    for_units(a.rows, a.width * a.rank,
+              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_up(a, from, out, begin, end); });
+}
+
 /// y [rows, width] = base + factor low weight in `dtype`; weight [rank, width].
 Tensor up(const Tensor& low, const Tensor& weight, const Maybe& base, double factor, at::ScalarType dtype) {
   const Tensor dense = weight.contiguous(), rows = low.contiguous();
   Tensor y = at::empty({low.size(0), weight.size(1)}, low.options().dtype(dtype));
   const Rows under(base.value_or(y));
   if (y.is_meta() || y.numel() == 0) return y;
-  void* const out = y.mutable_data_ptr();
-  const kernels::LowRank a{
-      dtype_of(y),           y.size(0), y.size(1), low.size(1), factor, base ? under.data() : nullptr, under.step,
-      dense.const_data_ptr()};
-  const void* const from = rows.const_data_ptr();
-  if (y.is_cuda())
-    launch(y, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_up(&a, from, out, stream); });
-  else
-    for_units(a.rows, a.width * a.rank,
-              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_up(a, from, out, begin, end); });
+  run_up(dense, rows, base ? under.data() : nullptr, under.step, factor, y);
   return y;
 }
 
@@ -75,31 +80,13 @@ Tensor outer(const Tensor& low, const Tensor& x, double factor) {
   return grad;
 }
 
-/// The three products, fused or of plain operators.
-struct Products {
-  bool fused;
-  [[nodiscard]] Tensor down(const Tensor& x, const Tensor& weight, double factor) const {
-    static const auto op = operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_down");
-    if (fused) return op.call(x, weight, factor);
-    const Tensor low = at::mm(x.to(weight.scalar_type()), weight.t());
-    return factor == 1 ? low : low * factor;
-  }
-  /// base + factor low weight, or without a base.
-  [[nodiscard]] Tensor up(const Tensor& low, const Tensor& weight, const Tensor& base, double factor,
-                          at::ScalarType dtype) const {
-    static const auto op =
-        operator_of<Tensor(const Tensor&, const Tensor&, const Maybe&, double, at::ScalarType)>("trainer::low_rank_up");
-    if (fused) return op.call(low, weight, base.defined() ? Maybe(base) : std::nullopt, factor, dtype);
-    if (!base.defined()) return at::mm(low, weight).to(dtype);
-    return at::addmm(base.to(weight.scalar_type()), low, weight, /*beta=*/1, factor).to(dtype);
-  }
-  [[nodiscard]] Tensor outer(const Tensor& low, const Tensor& x, double factor) const {
-    static const auto op = operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_outer");
-    if (fused) return op.call(low, x, factor);
-    const Tensor grad = at::mm(low.t(), x.to(low.scalar_type()));
-    return factor == 1 ? grad : grad * factor;
-  }
-};
+/// base += factor low weight; base lies dense.
+Tensor& up_in_place(const Tensor& low, const Tensor& weight, double factor, Tensor& base) {
+  const Tensor dense = weight.contiguous(), rows = low.contiguous();
+  if (base.is_meta() || base.numel() == 0) return base;
+  run_up(dense, rows, base.const_data_ptr(), base.size(1), factor, base);
+  return base;
+}
 
 /// Saves x as it came, which other layers share, and x A^T.
 struct LowRankFunction : torch::autograd::Function<LowRankFunction> {
@@ -118,35 +105,75 @@ struct LowRankFunction : torch::autograd::Function<LowRankFunction> {
     if (!grads[0].defined()) return torch::autograd::variable_list(6);
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &low = saved[1], &a = saved[2], &b = saved[3];
-    const double scale = ctx->saved_data["scale"].toDouble();
     const Products products{ctx->saved_data["fused"].toBool()};
-    // Of plain operators, one cast serves both products.
-    const Tensor grad = products.fused ? grads[0] : grads[0].to(a.scalar_type());
-    Tensor grad_x, grad_a, grad_b;
-    if (ctx->needs_input_grad(3)) grad_b = products.outer(low, grad, scale).t().contiguous();
-    if (ctx->needs_input_grad(2) || ctx->needs_input_grad(0)) {
-      const Tensor grad_low = products.down(grad, b.t(), scale);
-      if (ctx->needs_input_grad(2)) grad_a = products.outer(grad_low, x, 1);
-      if (ctx->needs_input_grad(0)) grad_x = products.up(grad_low, a, {}, 1, x.scalar_type());
-    }
-    return {grad_x, grads[0], grad_a, grad_b, Tensor(), Tensor()};
+    const auto wants = [&](std::size_t input) { return ctx->needs_input_grad(input); };
+    const PairGradients found = pair_gradients(products, grads[0], x, low, a, b, ctx->saved_data["scale"].toDouble(),
+                                               wants(2), wants(3), wants(0));
+    Tensor grad_x;
+    if (wants(0)) grad_x = products.up(found.low, a, {}, 1, x.scalar_type());
+    return {grad_x, grads[0], found.a, found.b, Tensor(), Tensor()};
   }
 };
 
-bool takes_all(const Tensor& x, const Tensor& y, const Tensor& a, const Tensor& b) {
+}  // namespace
+
+bool takes_low_rank(const Tensor& x, const Tensor& a, const Tensor& b) {
   const at::ScalarType adapter = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return takes(x) && y.scalar_type() == x.scalar_type() && a.scalar_type() == adapter && b.scalar_type() == adapter;
+  return takes(x) && a.scalar_type() == adapter && b.scalar_type() == adapter;
 }
 
-}  // namespace
+Tensor Products::down(const Tensor& x, const Tensor& weight, double factor) const {
+  static const auto op = operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_down");
+  if (fused) return op.call(x, weight, factor);
+  const Tensor low = at::mm(x.to(weight.scalar_type()), weight.t());
+  return factor == 1 ? low : low * factor;
+}
+
+Tensor Products::up(const Tensor& low, const Tensor& weight, const Tensor& base, double factor,
+                    at::ScalarType dtype) const {
+  static const auto op =
+      operator_of<Tensor(const Tensor&, const Tensor&, const Maybe&, double, at::ScalarType)>("trainer::low_rank_up");
+  if (fused) return op.call(low, weight, base.defined() ? Maybe(base) : std::nullopt, factor, dtype);
+  if (!base.defined()) return at::mm(low, weight).to(dtype);
+  return at::addmm(base.to(weight.scalar_type()), low, weight, /*beta=*/1, factor).to(dtype);
+}
+
+Tensor Products::outer(const Tensor& low, const Tensor& x, double factor) const {
+  static const auto op = operator_of<Tensor(const Tensor&, const Tensor&, double)>("trainer::low_rank_outer");
+  if (fused) return op.call(low, x, factor);
+  const Tensor grad = at::mm(low.t(), x.to(low.scalar_type()));
+  return factor == 1 ? grad : grad * factor;
+}
+
+Tensor up_onto(Tensor base, const Tensor& low, const Tensor& weight, double factor) {
+  static const auto in_place =
+      operator_of<Tensor&(const Tensor&, const Tensor&, double, Tensor&)>("trainer::low_rank_up_");
+  const bool ours = base.use_count() == 1 && base.storage().use_count() == 1 && base.is_contiguous();
+  if (!ours) return Products{true}.up(low, weight, base, factor, base.scalar_type());
+  in_place.call(low, weight, factor, base);
+  return base;
+}
+
+PairGradients pair_gradients(const Products& products, const Tensor& grad, const Tensor& x, const Tensor& low,
+                             const Tensor& a, const Tensor& b, double scale, bool want_a, bool want_b, bool more) {
+  // Of plain operators, one cast serves both products.
+  const Tensor wide = products.fused ? grad : grad.to(a.scalar_type());
+  PairGradients found;
+  if (want_b) found.b = products.outer(low, wide, scale).t().contiguous();
+  if (want_a || more) found.low = products.down(wide, b.t(), scale);
+  if (want_a) found.a = products.outer(found.low, x, 1);
+  return found;
+}
 
 void install_low_rank(torch::Library& library) {
   library.def("low_rank_down(Tensor x, Tensor weight, float factor) -> Tensor");
   library.def("low_rank_up(Tensor low, Tensor weight, Tensor? base, float factor, ScalarType dtype) -> Tensor");
+  library.def("low_rank_up_(Tensor low, Tensor weight, float factor, Tensor(a!) base) -> Tensor(a!)");
   library.def("low_rank_outer(Tensor low, Tensor x, float factor) -> Tensor");
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
     library.impl("low_rank_down", torch::dispatch(key, &down));
     library.impl("low_rank_up", torch::dispatch(key, &up));
+    library.impl("low_rank_up_", torch::dispatch(key, &up_in_place));
     library.impl("low_rank_outer", torch::dispatch(key, &outer));
   }
 }
@@ -159,7 +186,8 @@ at::Tensor low_rank_sum(const at::Tensor& x, const at::Tensor& y, const at::Tens
                   a.size(0) == b.size(1) && x.size(0) == y.size(0),
               "low_rank_sum: x ", x.sizes(), ", y ", y.sizes(), ", A ", a.sizes(), " and B ", b.sizes(),
               " do not belong together");
-  return fused::LowRankFunction::apply(x, y, a, b, scale, fused && fused::takes_all(x, y, a, b));
+  return fused::LowRankFunction::apply(x, y, a, b, scale,
+                                       fused && fused::takes_low_rank(x, a, b) && y.scalar_type() == x.scalar_type());
 }
 
 }  // namespace trainer

@@ -4,7 +4,7 @@
 /// formed in fp32, and a result depends neither on threads nor on whether gradients are recorded.
 #pragma once
 
-#include <trainer/sdk/tensor.hpp>
+#include <trainer/sdk/layers.hpp>
 
 namespace trainer {
 
@@ -34,5 +34,11 @@ TRAINER_API at::Tensor gated_residual(const at::Tensor& x, const at::Tensor& gat
 /// lora.Linear with an fp32 adapter.
 TRAINER_API at::Tensor low_rank_sum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& a, const at::Tensor& b,
                                     double scale, bool fused = true);
+
+/// x W^T + scale (x A^T) B^T of a frozen weight W, as low_rank_sum of its product, in one node: the adapter's part is
+/// written over the product in forward, over the gradient through W in backward. x [M, in] -> [M, out] in x's dtype.
+/// Saves x, which layers of one input share, x A^T, A, B and W's handle. `fused` false: two nodes of plain operators.
+TRAINER_API at::Tensor low_rank_linear(const at::Tensor& x, const std::shared_ptr<FrozenWeight>& weight,
+                                       const at::Tensor& a, const at::Tensor& b, double scale, bool fused = true);
 
 }  // namespace trainer
