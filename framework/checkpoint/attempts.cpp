@@ -4,6 +4,7 @@
 #include <base/files.hpp>
 #include <base/json_depth.hpp>
 #include <checkpoint/attempts.hpp>
+#include <checkpoint/committed.hpp>
 #include <checkpoint/recovery.hpp>
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
@@ -45,18 +46,16 @@ std::string counted(int failures, int64_t from, int64_t ended_at) {
 }
 
 /// The newest checkpoint before `step`, with what to do with it.
-std::string older(const fs::path& run_folder, int64_t step) {
-  std::string found;
-  std::error_code absent;
-  if (!fs::is_directory(run_folder / "ckpt", absent)) return found;
-  for (const int64_t one : steps_in(run_folder / "ckpt"))
-    if (one < step) found = (run_folder / "ckpt" / step_name(one)).string();
-  return found.empty() ? found : "; to go on from an older one: --resume " + found + " --set run.output=ANOTHER";
+std::string older(const fs::path& run_folder, const fs::path& fallback, int64_t step) {
+  for (const fs::path& folder : newest_first(roots_of(run_folder, fallback)))
+    if (folder.filename() < step_name(step))  // digits of one length
+      return "; to go on from an older one: --resume " + folder.string() + " --set run.output=ANOTHER";
+  return {};
 }
 
 }  // namespace
 
-Attempts::Before Attempts::before(const fs::path& run_folder, int64_t from) {
+Attempts::Before Attempts::before(const fs::path& run_folder, int64_t from, const fs::path& fallback) {
   const fs::path file = run_folder / "attempts.json";
   const std::optional<Record> record = read(file);
   if (!record || record->from != from) return {};
@@ -66,16 +65,18 @@ Attempts::Before Attempts::before(const fs::path& run_folder, int64_t from) {
     throw Error(ExitCode::bad_input,
                 run_folder.string() + ": " + counted(before.failures, from, before.ended_at) +
                     "; another would do the same. Look at their last messages. To try once more delete " +
-                    file.string() + older(run_folder, from),
+                    file.string() + older(run_folder, fallback, from),
                 "RUN_ATTEMPTS");
   return before;
 }
 
-void Attempts::require_another(const fs::path& run_folder, int64_t from) { before(run_folder, from); }
+void Attempts::require_another(const fs::path& run_folder, int64_t from, const fs::path& fallback) {
+  before(run_folder, from, fallback);
+}
 
-Attempts::Attempts(const fs::path& run_folder, int64_t from)
+Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fallback)
     : file_(run_folder / "attempts.json"), from_(from), reached_(from) {
-  const Before earlier = before(run_folder, from);
+  const Before earlier = before(run_folder, from, fallback);
   failures_ = earlier.failures;
   ended_at_ = earlier.ended_at;
   if (failures_ >= kSuspicious)

@@ -15,11 +15,13 @@ class Attempts {
   static constexpr int kLimit = 5;       ///< after so many no further one is made
 
   /// One more run goes on from the checkpoint of step `from`. Throws Error (bad_input, RUN_ATTEMPTS) instead when
-  /// kLimit runs in a row that did so ended at one and the same step without ending well.
-  Attempts(const std::filesystem::path& run_folder, int64_t from);
+  /// kLimit runs in a row that did so ended at one and the same step without ending well; it names an older checkpoint,
+  /// of the folder or below `fallback` (empty: none).
+  Attempts(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback = {});
 
   /// Throws as the constructor would, and notes nothing.
-  static void require_another(const std::filesystem::path& run_folder, int64_t from);
+  static void require_another(const std::filesystem::path& run_folder, int64_t from,
+                              const std::filesystem::path& fallback = {});
 
   /// How many ended at one step before, in words for a warning; empty for less than kSuspicious.
   [[nodiscard]] const std::string& warning() const { return warning_; }
@@ -36,7 +38,7 @@ class Attempts {
     int64_t ended_at = 0;
     int failures = 0;
   };
-  static Before before(const std::filesystem::path& run_folder, int64_t from);
+  static Before before(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback);
   void write() const;
   std::filesystem::path file_;
   std::string warning_;

@@ -1,6 +1,7 @@
 #include <base/entries.hpp>
 #include <base/files.hpp>
 #include <base/json_depth.hpp>
+#include <checkpoint/committed.hpp>
 #include <checkpoint/earlier.hpp>
 #include <checkpoint/recovery.hpp>
 #include <nlohmann/json.hpp>
@@ -11,7 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kStateLimit = std::size_t{64} << 20;
 constexpr std::size_t kSmallLimit = std::size_t{1} << 20;
 
 /// A text of a JSON object; nullopt for anything else.
@@ -35,15 +35,15 @@ std::optional<std::string> stored_run_id(const fs::path& run_folder) {
   return id;
 }
 
-std::optional<Before> recipe_before(const fs::path& run_folder) {
-  const fs::path root = run_folder / "ckpt";
-  if (const std::vector<int64_t> steps = steps_in(root); !steps.empty()) {
-    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-      const fs::path file = root / step_name(*step) / kStateName;
-      if (size_of(file).value_or(kStateLimit + 1) > kStateLimit) continue;
-      if (auto recipe = text_in(read_file(file, kStateLimit, "state"), "recipe"))
-        return Before{std::move(*recipe), kTheCheckpoint};
-    }
+std::optional<std::string> recipe_in(const fs::path& checkpoint) {
+  const std::optional<std::string> state = whole_state(checkpoint);
+  return state ? text_in(*state, "recipe") : std::nullopt;
+}
+
+std::optional<Before> recipe_before(const fs::path& run_folder, const fs::path& fallback) {
+  if (const std::vector<fs::path> folders = newest_first(roots_of(run_folder, fallback)); !folders.empty()) {
+    for (const fs::path& folder : folders)
+      if (auto recipe = recipe_in(folder)) return Before{std::move(*recipe), kTheCheckpoint};
     return {};
   }
   const auto there = [&](const char* name) { return type_of(run_folder / name) != fs::file_type::not_found; };

@@ -17,9 +17,14 @@ struct Before {
 };
 inline constexpr const char* kTheCheckpoint = "the checkpoint";
 
-/// The recipe that trained what is in the folder, found without reading anything large: of the newest checkpoint whose
-/// state can be read, or, without checkpoints, RUN/recipe.toml when there is a log or a result. nullopt: nothing could
-/// be lost or mixed up, or all checkpoints are damaged (which is told when they are read whole). Throws Error (io).
-std::optional<Before> recipe_before(const std::filesystem::path& run_folder);
+/// The recipe in the state of a checkpoint folder; nullopt for one that is damaged (whole_state) or holds none. Throws
+/// Error (io).
+std::optional<std::string> recipe_in(const std::filesystem::path& checkpoint);
+
+/// The recipe that trained what is in the folder, found without reading anything large: of the newest checkpoint, in
+/// the folder or below `fallback` (empty: none), whose state is whole (whole_state), or, without checkpoints,
+/// RUN/recipe.toml when there is a log or a result. nullopt: nothing could be lost or mixed up, or all checkpoints are
+/// damaged (which is told when they are read whole). Throws Error (bad_input) for a damaged run.json; io.
+std::optional<Before> recipe_before(const std::filesystem::path& run_folder, const std::filesystem::path& fallback);
 
 }  // namespace trainer::checkpoint

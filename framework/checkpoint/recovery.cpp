@@ -1,5 +1,6 @@
 #include <base/entries.hpp>
 #include <base/files.hpp>
+#include <base/hash.hpp>
 #include <checkpoint/recovery.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kManifestLimit = std::size_t{64} << 20;
+constexpr std::size_t kManifestLimit = std::size_t{64} << 20, kStateLimit = std::size_t{64} << 20;
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::size_t kStepDigits = 10;
 constexpr std::string_view kBad = ".bad";
@@ -26,7 +27,14 @@ std::optional<int64_t> step_of(const std::string& name) {
   return std::stoll(name.substr(kStepPrefix.size()));
 }
 
-/// Renames a damaged folder, to a name that is free, and returns the name.
+}  // namespace
+
+std::string step_name(int64_t step) {
+  char text[32];
+  std::snprintf(text, sizeof text, "step-%010lld", static_cast<long long>(step));
+  return text;
+}
+
 std::string set_aside(const fs::path& folder, const std::string& code) {
   const std::string bad = folder.string() + std::string(kBad) + (code.empty() ? "" : "-" + code);
   std::string to = bad;
@@ -34,14 +42,6 @@ std::string set_aside(const fs::path& folder, const std::string& code) {
   if (std::rename(folder.c_str(), to.c_str()) != 0)
     throw Error(ExitCode::io, "cannot rename " + folder.string() + " to " + to + ": " + std::strerror(errno));
   return fs::path(to).filename().string();
-}
-
-}  // namespace
-
-std::string step_name(int64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "step-%010lld", static_cast<long long>(step));
-  return text;
 }
 
 std::vector<int64_t> steps_in(const fs::path& root) {
@@ -67,7 +67,9 @@ Manifest manifest_of(const fs::path& folder) {
     if (std::none_of(manifest.files.begin(), manifest.files.end(),
                      [&](const FileRecord& record) { return record.name == needed; }))
       throw Error(ExitCode::bad_input, file.string() + ": does not list " + needed, "CKPT_MANIFEST");
-  if (const auto step = step_of(folder.filename().string()); step && *step != manifest.step)
+  // Also of a folder that is given as "step-0000000250/" or "." .
+  const fs::path plain = (fs::absolute(folder) / "").lexically_normal().parent_path();
+  if (const auto step = step_of(plain.filename().string()); step && *step != manifest.step)
     throw Error(ExitCode::bad_input,
                 folder.string() + ": holds the state after step " + std::to_string(manifest.step) +
                     "; rename it to what it holds, or delete it",
@@ -83,15 +85,29 @@ Manifest verify_folder(const fs::path& folder) {
   return manifest;
 }
 
-bool looks_whole(const fs::path& folder) {
+std::optional<Manifest> whole_manifest(const fs::path& folder) {
   try {
-    const Manifest manifest = manifest_of(folder);
-    return std::all_of(manifest.files.begin(), manifest.files.end(),
-                       [&](const FileRecord& record) { return size_of(folder / record.name) == record.bytes; });
+    Manifest manifest = manifest_of(folder);
+    const bool whole = std::all_of(manifest.files.begin(), manifest.files.end(), [&](const FileRecord& record) {
+      return size_of(folder / record.name) == record.bytes;
+    });
+    return whole ? std::optional(std::move(manifest)) : std::nullopt;
   } catch (const Error& error) {
     if (error.exit_code() == ExitCode::io) throw;  // not known
-    return false;
+    return {};
   }
+}
+
+bool looks_whole(const fs::path& folder) { return whole_manifest(folder).has_value(); }
+
+std::optional<std::string> whole_state(const fs::path& folder) {
+  const std::optional<Manifest> manifest = whole_manifest(folder);
+  if (!manifest) return {};
+  const auto record = std::find_if(manifest->files.begin(), manifest->files.end(),
+                                   [](const FileRecord& one) { return one.name == kStateName; });
+  if (record->bytes > kStateLimit) return {};
+  std::string state = read_file(folder / kStateName, kStateLimit, "checkpoint state");
+  return xxh128(state) == record->xxh128 ? std::optional(std::move(state)) : std::nullopt;
 }
 
 namespace {
@@ -113,12 +129,18 @@ bool had_any(const fs::path& root) {
 
 }  // namespace
 
-std::optional<Choice> foretell_newest(const std::vector<fs::path>& roots, std::vector<std::string>& notes) {
+std::vector<fs::path> newest_first(const std::vector<fs::path>& roots) {
   std::vector<std::pair<int64_t, fs::path>> all;
   for (const fs::path& root : roots)
     for (const int64_t step : steps_in(root)) all.emplace_back(step, root / step_name(step));
   std::stable_sort(all.begin(), all.end(), [](const auto& one, const auto& two) { return one.first > two.first; });
-  for (const auto& [step, folder] : all) try {
+  std::vector<fs::path> folders;
+  for (auto& [step, folder] : all) folders.push_back(std::move(folder));
+  return folders;
+}
+
+std::optional<Choice> foretell_newest(const std::vector<fs::path>& roots, std::vector<std::string>& notes) {
+  for (const fs::path& folder : newest_first(roots)) try {
       return Choice{folder, verify_folder(folder)};
     } catch (const Error& error) {
       if (error.exit_code() != ExitCode::bad_input) throw;

@@ -26,9 +26,24 @@ std::vector<int64_t> steps_in(const std::filesystem::path& root);
 /// CKPT_MANIFEST, CKPT_STEP, CKPT_SIZE or CKPT_HASH; io.
 Manifest verify_folder(const std::filesystem::path& folder);
 
-/// Whether the manifest is whole and all files are there and as long as it says; contents are not read. Throws
-/// Error (io) when that cannot be told.
+/// The manifest of a checkpoint, when it is whole and the files are as long as it says; their contents are not read.
+/// nullopt for one that is damaged or not there. Throws Error (io) when that cannot be told.
+std::optional<Manifest> whole_manifest(const std::filesystem::path& folder);
+
+/// Whether there is one. Throws Error (io) when that cannot be told.
 bool looks_whole(const std::filesystem::path& folder);
+
+/// The state of a checkpoint that has a whole_manifest, when it has the hash that stands there; nullopt and throws as
+/// that.
+std::optional<std::string> whole_state(const std::filesystem::path& folder);
+
+/// Folders of steps in any of `roots`, from the newest step down, of two of one step that of the first root first;
+/// contents are not checked. Throws Error (io).
+std::vector<std::filesystem::path> newest_first(const std::vector<std::filesystem::path>& roots);
+
+/// Renames a damaged folder to "<name>.bad-<code>", with a number where that is taken, and returns the new name. Throws
+/// Error (io).
+std::string set_aside(const std::filesystem::path& folder, const std::string& code);
 
 /// Calls `read` with the folders of `root` from the newest step down until it takes one, and returns that. One that it
 /// refuses as bad_input is renamed to "<name>.bad-<code>" and reported in `notes`. nullopt when there never was a

@@ -1,9 +1,11 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <base/entries.hpp>
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <checkpoint/run_lock.hpp>
@@ -117,6 +119,21 @@ bool on_network(int fd) {
               "RUN_LOCKED");
 }
 
+/// The flock, without waiting for it.
+bool try_lock(int fd) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno != EWOULDBLOCK) return false;
+  std::this_thread::sleep_for(kLook);  // perhaps held only by one that looks who holds it, see holder()
+  return ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+/// After try_lock: whether this file system knows no locks.
+bool knows_no_locks() { return errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS; }
+
+int open_lock(const fs::path& file, int more) {
+  return ::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | more, 0644);
+}
+
 [[noreturn]] void no_permission(const fs::path& folder) {
   throw Error(ExitCode::locked, folder.string() + ": no permission to write there; choose another run.output");
 }
@@ -160,19 +177,15 @@ RunLock::RunLock(const fs::path& run_folder, LockOptions options)
     throw;
   }
   if (options_.boot.empty()) options_.boot = boot_id();
-  fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  fd_ = open_lock(file_, O_CREAT);
   if (fd_ < 0 && errno == EACCES) no_permission(run_folder);
   if (fd_ < 0 && errno == ELOOP) throw Error(ExitCode::io, file_.string() + ": is a symbolic link; delete it");
   if (fd_ < 0) throw Error(ExitCode::io, file_.string() + ": cannot be opened: " + std::strerror(errno));
   try {
-    bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
-    if (!locked && errno == EWOULDBLOCK) {  // perhaps only by one that looks who holds it, see holder()
-      std::this_thread::sleep_for(kLook);
-      locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
-    }
+    const bool locked = try_lock(fd_);
     if (!locked && errno == EWOULDBLOCK) refuse(file_, read_holder(file_).about);
-    const bool without = errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS;
-    if (!locked && !without) throw Error(ExitCode::io, file_.string() + ": cannot be locked: " + std::strerror(errno));
+    if (!locked && !knows_no_locks())
+      throw Error(ExitCode::io, file_.string() + ": cannot be locked: " + std::strerror(errno));
     take(locked);
   } catch (...) {
     ::close(fd_);  // no destructor runs for an object that was not made
@@ -213,7 +226,7 @@ void RunLock::give_signs() {
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, options_.beat, [this] { return stopped_; })) {
     try {
-      require_mine();
+      look();
       ++beat_;
       write_text();
     } catch (const Error& error) {
@@ -222,15 +235,55 @@ void RunLock::give_signs() {
   }
 }
 
-void RunLock::require_mine() const {
-  if (!beats_) return;
-  const Holder now = read_holder(file_);
-  if (now.token == token_) return;
+void RunLock::require_mine() {
+  const std::lock_guard lock(mutex_);
+  look();
+}
+
+void RunLock::look() {
+  // The numbers of files may change on a network file system; there the text tells.
+  if (!beats_ && is_named()) return;
+  const bool mine = read_holder(file_).token == token_;
+  if (mine && beats_) return;
+  if (!mine && type_of(file_) != fs::file_type::not_found) lost();
+  take_anew(mine);
+}
+
+/// Whether the name still leads to the file that is locked.
+bool RunLock::is_named() const {
+  struct stat locked {};
+  struct stat named {};
+  if (::fstat(fd_, &locked) != 0) throw Error(ExitCode::io, file_.string() + ": " + std::strerror(errno));
+  if (::lstat(file_.c_str(), &named) == 0) return locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw Error(ExitCode::io, file_.string() + ": " + std::strerror(errno));
+}
+
+/// `copied`: a file with the text of this run is there, as after a copy of the folder that took its name.
+void RunLock::take_anew(bool copied) {
+  make_folders(file_.parent_path());
+  const int fd = open_lock(file_, copied ? 0 : O_CREAT | O_EXCL);
+  if (fd < 0 && (errno == EEXIST || errno == ENOENT || errno == ELOOP)) lost();  // another came first
+  if (fd < 0) throw Error(ExitCode::io, file_.string() + ": cannot be opened: " + std::strerror(errno));
+  if (!try_lock(fd) && !knows_no_locks()) {
+    ::close(fd);
+    lost();
+  }
+  moved_.push_back(std::exchange(fd_, fd));
+  write_text();
+  log_warning(file_.parent_path().string() +
+              ": was moved or deleted while this run goes on; it is made again, and what the run saves lies there");
+}
+
+void RunLock::lost() const {
+  const std::string about = read_holder(file_).about;
+  const auto seconds = kPatience * std::chrono::ceil<std::chrono::seconds>(options_.beat).count();
   throw Error(ExitCode::locked,
               file_.parent_path().string() + ": another run took this folder over (" +
-                  (now.about.empty() ? "unknown" : now.about) + "), since no sign of life of this one was seen for " +
-                  std::to_string(kPatience * std::chrono::ceil<std::chrono::seconds>(options_.beat).count()) +
-                  " s; nothing more is saved here",
+                  (about.empty() ? "unknown" : about) + "), since " +
+                  (beats_ ? "no sign of life of this one was seen for " + std::to_string(seconds) + " s"
+                          : std::string("it was moved or deleted while this one goes on")) +
+                  "; nothing more is saved here",
               "RUN_LOCK_LOST");
 }
 
@@ -258,6 +311,7 @@ RunLock::~RunLock() {
   } catch (const Error&) {  // the next run waits
   }
   ::close(fd_);
+  for (const int fd : moved_) ::close(fd);
 }
 
 }  // namespace trainer::checkpoint

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace trainer::checkpoint {
 
@@ -30,9 +31,10 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Throws Error (locked, RUN_LOCK_LOST) when another machine took the folder over, since this one gave no sign of
-  /// life for so long. Without signs of life nobody can.
-  void require_mine() const;
+  /// Throws Error (locked, RUN_LOCK_LOST) when another run took the folder over: it began after the folder was moved or
+  /// deleted under this one, or, where signs of life are given, this one gave none for so long. Where the folder or its
+  /// lock is gone and nobody else is there, both are made again, with a warning. Throws Error (io).
+  void require_mine();
 
   /// Who holds the folder on this machine, in words; nullopt: nobody.
   static std::optional<std::string> holder(const std::filesystem::path& run_folder);
@@ -40,6 +42,10 @@ class RunLock {
  private:
   [[nodiscard]] std::string text() const;
   void take(bool locked);
+  void look();
+  void take_anew(bool copied);
+  [[nodiscard]] bool is_named() const;
+  [[noreturn]] void lost() const;
   void write_text() const;
   void give_signs();
 
@@ -47,6 +53,7 @@ class RunLock {
   LockOptions options_;
   std::string about_, token_;
   int fd_ = -1;
+  std::vector<int> moved_;  ///< locks of folders that were moved away: the log there is still this run's
   bool beats_ = false;
   std::atomic<unsigned> beat_{0};
 

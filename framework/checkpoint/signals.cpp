@@ -10,10 +10,14 @@ namespace trainer::checkpoint {
 namespace {
 
 std::atomic<int> requested{0};
-static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may touch lock-free atomics only");
+std::atomic<bool> interrupted{false};  ///< by SIGINT
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
+              "a signal handler may touch lock-free atomics only");
 
 extern "C" void on_signal(int number) {
-  if (requested.exchange(number) != 0 && number == SIGINT) ::_exit(static_cast<int>(ExitCode::interrupted));
+  int none = 0;
+  requested.compare_exchange_strong(none, number);
+  if (number == SIGINT && interrupted.exchange(true)) ::_exit(static_cast<int>(ExitCode::interrupted));
 }
 
 /// Those that whoever started us does not want ignored, as nohup does SIGHUP and a shell SIGINT of what it puts in the

@@ -5,6 +5,7 @@
 #include <base/entries.hpp>
 #include <base/files.hpp>
 #include <base/hash.hpp>
+#include <base/log.hpp>
 #include <base/units.hpp>
 #include <checkpoint/recovery.hpp>
 #include <checkpoint/store.hpp>
@@ -98,8 +99,9 @@ fs::path Store::folder_of(int64_t step) const { return root_ / step_name(step); 
 
 fs::path Store::save(int64_t step, const Content& content, std::map<std::string, std::string> fingerprints) {
   const fs::path target = folder_of(step);
+  if (may_commit_) may_commit_();
   if (in_doubt_.contains(step)) withdraw(step);
-  if (type_of(target) != fs::file_type::not_found) return target;
+  if (type_of(target) != fs::file_type::not_found && is_kept(step)) return target;
   require_finite(content.tensors, step);
   require_room(root_, content);
   const fs::path temp = root_ / (".tmp-" + std::to_string(step) + "-" + run_id_ + "-" + std::to_string(++attempts_));
@@ -120,6 +122,7 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
     in_doubt_.insert(step);
     sync_folder(root_);  // the commit point
     in_doubt_.erase(step);
+    known_.insert(step);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(temp, ignored);
@@ -130,6 +133,23 @@ fs::path Store::save(int64_t step, const Content& content, std::map<std::string,
     throw;
   }
   return target;
+}
+
+/// Whether what is there under the step's name is this run's and whole; else it is there no more.
+bool Store::is_kept(int64_t step) const {
+  const fs::path folder = folder_of(step);
+  if (known_.contains(step) && looks_whole(folder)) return true;
+  std::string code = "CKPT_RUN", why = folder.string() + ": written by another run";
+  try {
+    if (verify_folder(folder).run_id == run_id_) return true;
+  } catch (const Error& error) {
+    if (error.exit_code() == ExitCode::io) throw;  // not known
+    code = error.code();
+    why = error.what();
+  }
+  log_warning(why + "; set aside as " + set_aside(folder, code));
+  sync_folder(root_);
+  return false;
 }
 
 void Store::withdraw(int64_t step) {
@@ -146,6 +166,7 @@ std::vector<int64_t> Store::steps() const { return steps_in(root_); }
 
 void Store::rotate(const Keep& keep) {
   if (keep.newest <= 0) return;
+  if (may_commit_) may_commit_();
   std::vector<int64_t> all = steps();
   // One that is damaged protects nothing, so it does not count.
   for (int64_t whole = 0; !all.empty() && whole < keep.newest; all.pop_back())
@@ -160,6 +181,7 @@ std::optional<Loaded> Store::newest(std::vector<std::string>& notes) {
   std::optional<Loaded> loaded;
   newest_whole(
       root_, [&](const fs::path& folder) { loaded = load(folder); }, notes);
+  if (loaded) known_.insert(loaded->manifest.step);
   return loaded;
 }
 

@@ -38,16 +38,18 @@ inline constexpr const char* kPinName = "KEEP";
 class Store {
  public:
   /// `run_id` marks what this run writes. Creates RUN/ckpt and removes what a crash left behind. `may_commit`, if any,
-  /// is called before a checkpoint gets its name and throws when it must not.
+  /// is called before something is saved, before it gets its name, and before anything is deleted, and throws when that
+  /// must not be.
   Store(const std::filesystem::path& run_folder, std::string run_id, std::function<void()> may_commit = {});
 
-  /// Saves durably and returns the checkpoint's folder; one of the same step that is already there is kept, unless it
-  /// is of a save of this object that failed after it had its name: that one is withdrawn and saved anew. Throws Error:
-  /// io (IO_NO_SPACE for a full disk; nothing is left behind and no checkpoint is lost), non_finite when a tensor holds
-  /// NaN or infinity: such a state is never committed.
+  /// Saves durably and returns the checkpoint's folder; one of the same step that is already there is kept when this
+  /// run wrote it and it is whole, else set aside with a warning (".bad-CKPT_RUN" for another run's). One of a save of
+  /// this object that failed after it had its name is withdrawn and saved anew. Throws Error: io (IO_NO_SPACE for a
+  /// full disk; nothing is left behind and no checkpoint is lost), non_finite when a tensor holds NaN or infinity: such
+  /// a state is never committed.
   std::filesystem::path save(int64_t step, const Content& content, std::map<std::string, std::string> fingerprints);
 
-  /// Deletes what `keep` does not keep. Call after a successful save.
+  /// Deletes what `keep` does not keep. Call after a successful save. Throws Error (io), or what may_commit throws.
   void rotate(const Keep& keep);
 
   /// The newest checkpoint that is whole. A damaged one is renamed to "<name>.bad-<code>" and reported in `notes`, and
@@ -60,11 +62,13 @@ class Store {
 
  private:
   [[nodiscard]] std::filesystem::path folder_of(int64_t step) const;
+  [[nodiscard]] bool is_kept(int64_t step) const;
   void withdraw(int64_t step);
   std::filesystem::path root_;  // RUN/ckpt
   std::string run_id_;
   std::function<void()> may_commit_;
   int attempts_ = 0;
+  std::set<int64_t> known_;     ///< read whole or committed by this object
   std::set<int64_t> in_doubt_;  ///< renamed, but the name was not synced: after a failed fsync none tells more
 };
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <base/files.hpp>
 #include <base/hash.hpp>
+#include <base/unfinished.hpp>
 #include <cache/dataset.hpp>
 #include <checkpoint/signals.hpp>
 #include <data/holdout.hpp>
@@ -151,6 +152,9 @@ cache::BuildOptions build_options(metrics::Console& console, distributed::Group&
   return options;
 }
 
+/// An entry is written in seconds; other runs, of other machines too, write to the same folder.
+constexpr std::chrono::hours kLongForAnEntry{24};
+
 /// An empty file in a folder as long as this lives; none where it cannot be written, as in a cache that only is read.
 class Token {
  public:
@@ -233,6 +237,7 @@ std::map<std::string, std::string> identities_of_data(Assembly& assembly, const 
 Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
   const recipe::Recipe& recipe = assembly.recipe();
+  if (ranks.writer()) remove_unfinished(recipe.cache.folder, kLongForAnEntry);
   const cache::Store store(recipe.cache.folder);
   const int64_t multiple = recipe.pictures() ? assembly.spatial_factor() : 1;
   data::Dataset dataset =

@@ -4,6 +4,7 @@
 #include <torch/version.h>
 #include <base/files.hpp>
 #include <base/log.hpp>
+#include <base/unfinished.hpp>
 #include <base/units.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/patience.hpp>
@@ -14,8 +15,6 @@
 #include <train/artifacts/identities.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
-#include <train/planning/device_budgets.hpp>
-#include <train/planning/recipe_budget.hpp>
 #include <train/run.hpp>
 
 #include <cstdio>
@@ -24,9 +23,6 @@ namespace trainer::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// What memory.budget led to; a resume goes on with it.
-constexpr auto kPlanFile = "plan.json";
 
 /// The averaged weights stand in the model as long as this lives, also when what uses them throws.
 class Averaged {
@@ -65,6 +61,7 @@ Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
       phases_(assembly.devices()) {
   if (ranks_.writer()) {
     lock_.emplace(folder_);
+    for (const char* below : {"", "lora", "model", "samples"}) remove_unfinished(folder_ / below);
     run_id_ = run_id_of(folder_);
     places_.emplace(folder_, run_id_,
                     checkpoint::PlacesOptions{recipe_.checkpoint.fallback, recipe_.checkpoint.reserve,
@@ -87,9 +84,13 @@ void Run::agree() {
 
 void Run::require_recipe_of_folder() const {
   if (request_.resume == "never") return;
-  if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder_))
+  if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder_, recipe_.checkpoint.fallback))
     require_same_recipe(parse_recipe(before->recipe, assembly_.loader().found()), recipe_, folder_, before->what,
                         request_.resume_with);
+  if (names_checkpoint(request_.resume))  // it is read whole, and looked at again, when all else is there
+    if (const std::optional<std::string> recipe = checkpoint::recipe_in(request_.resume))
+      require_same_recipe(parse_recipe(*recipe, assembly_.loader().found()), recipe_, folder_,
+                          checkpoint::kTheCheckpoint, request_.resume_with);
   if (!names_checkpoint(request_.resume)) checkpoint::require_committed(folder_, places_->steps());
 }
 
@@ -116,28 +117,10 @@ void Run::prepare() {
   begin_record();
 }
 
-void Run::require_budgets() {
-  if (!limits_devices(recipe_.placement)) return;
-  const distributed::LongWork work(ranks_, "planning", distributed::LongWork::When::all_live);
-  if (ranks_.writer()) {
-    const Replan replan = replan_of(request_, ranks_.size());
-    std::optional<Plan> plan;
-    try {
-      plan = replan({});
-    } catch (const std::exception& error) {  // what is wrong with it is told where the run meets it
-      log_warning(std::string("placement.budgets hold for the weights alone, what else is needed is not known before a "
-                              "run: ") +
-                  error.what());
-    }
-    if (plan) require_device_budgets(recipe_.placement, *plan, replan);
-  }
-  ranks_.barrier();
-}
-
 void Run::begin_record() {
   if (!ranks_.writer()) return;
   if (steps_done() > 0 && steps_done() < recipe_.run.steps) {
-    attempts_.emplace(folder_, steps_done());
+    attempts_.emplace(folder_, steps_done(), recipe_.checkpoint.fallback);
     if (!attempts_->warning().empty()) log_warning(attempts_->warning());
   }
   checkpoint::note_committed(folder_, run_id_,
@@ -149,30 +132,6 @@ void Run::begin_record() {
   record_.open(folder_, steps_done());
   if (steps_done() < recipe_.run.steps)
     places_->reserve_for(state(), [this](const std::string& problem) { warn(problem); });
-}
-
-void Run::plan_memory() {
-  if (recipe_.memory.budget == 0) return;
-  const BudgetPlan plan = parse_plan(ranks_.from_writer(ranks_.writer() ? plan_text() : ""), "plan");
-  assembly_.use_plan(plan);
-  console_.clear();
-  log_info(describe(plan));
-}
-
-std::string Run::plan_text() {
-  const bool named = names_checkpoint(request_.resume);
-  // A checkpoint lies in RUN/ckpt/step-N; without one there is nothing that a plan would have to match.
-  const fs::path from = named ? fs::absolute(request_.resume).parent_path().parent_path() : folder_;
-  // Planned anew for the budget, the devices and the number of ranks of now: how a block is run changes no result. What
-  // packs the weights does, and stays.
-  std::string format;
-  if (const fs::path file = from / kPlanFile; (named || !places_->steps().empty()) && fs::exists(file))
-    format = parse_plan(read_file(file, 1 << 24, "plan"), file.string()).format;
-  const BatchShape batch =
-      batch_shape(*prepared_.batches, largest_of(recipe_, prepared_.samples.factor), prepared_.samples.factor);
-  const std::string text = to_json(plan_budget(assembly_, batch, format));
-  write_file_atomically(folder_ / kPlanFile, text);
-  return text;
 }
 
 std::optional<checkpoint::Loaded> Run::find_checkpoint() {
@@ -321,7 +280,10 @@ void Run::between_steps(int64_t step) {
     stop_ = ranks_.first(checkpoint::stop_signal());  // so that the run goes on here, and measures again
     if (stop_.rank >= 0) return;
   }
-  if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) draw_samples("step " + std::to_string(step));
+  if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) {
+    draw_samples("step " + std::to_string(step));
+    stop_ = ranks_.first(checkpoint::stop_signal());
+  }
 }
 
 void Run::tell(const std::string& profile) {
@@ -375,6 +337,7 @@ void Run::save_on_the_way() {
 
 void Run::draw_samples(const std::string& title) {
   if (!ranks_.writer() || prepared_.samples.prompts.empty()) return;
+  lock_->require_mine();
   const distributed::LongWork work(ranks_, "drawing samples", distributed::LongWork::When::all_live);
   console_.clear();
   const Averaged averaged(ema_);
@@ -383,11 +346,9 @@ void Run::draw_samples(const std::string& title) {
       console_.phase(done, total, "samples " + title);
       ranks_.progress("drawing samples, " + std::to_string(done) + " of " + std::to_string(total));
       ranks_.check();
-      stop_if_asked();
     };
     const Pictures pictures = phases_.during("sample", [&] {
-      return draw(
-          loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); }, progress);
+      return draw(loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); }, {progress, stop_if_asked});
     });
     samples_.save(steps_done(), prepared_.samples, pictures);
     std::vector<std::pair<std::string, Pictures>> columns;
@@ -435,6 +396,7 @@ void Run::save_checkpoint(Save when) {
   try {
     places_->rotate({recipe_.checkpoint.keep, recipe_.checkpoint.keep_every});
   } catch (const Error& error) {  // too many checkpoints are no reason to end a run
+    if (error.exit_code() == ExitCode::locked) throw;
     warn(std::string("older checkpoints stay: ") + error.what());
   }
 }
@@ -452,6 +414,7 @@ fs::path Run::grid_file() const {
 void Run::export_weights() {
   if (!ranks_.writer()) return;
   const distributed::LongWork work(ranks_, "exporting", distributed::LongWork::When::always);
+  lock_->require_mine();
   const Averaged averaged(ema_);
   last_export_ = phases_.during("save", [&] { return export_trained(loaded_, export_file(), steps_done()); });
 }
@@ -459,6 +422,7 @@ void Run::export_weights() {
 std::string Run::export_at_least() {
   if (steps_done() == first_step_) return {};
   try {
+    lock_->require_mine();
     const Averaged averaged(ema_);
     const fs::path file = export_trained(loaded_, export_file(), steps_done());
     return "\n  The result of step " + std::to_string(steps_done()) + " is written: " + file.string();

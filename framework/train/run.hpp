@@ -49,6 +49,7 @@ class Run {
   /// With memory.budget: plans, or takes the plan that the run to go on from was trained with.
   void plan_memory();
   [[nodiscard]] std::string plan_text();
+  [[nodiscard]] std::string format_of_checkpoint();  ///< to go on from; empty without one
   void announce() const;
   /// Warns of plugins that nothing proved, and writes into run.json which plugins did not come with the program.
   void note_attestation() const;

@@ -37,10 +37,14 @@ std::string description(const SamplePlan& plan) {
 }  // namespace
 
 Pictures draw(LoadedModel& loaded, const SamplePlan& plan, const std::function<std::unique_ptr<Autoencoder>()>& decoder,
-              const std::function<void(int64_t, int64_t)>& progress) {
+              const DrawWatch& watch) {
+  const auto stop_if_asked = [&] {
+    if (watch.stop_if_asked) watch.stop_if_asked();
+  };
   const recipe::Sample& settings = plan.settings;
   const auto total = static_cast<int64_t>(plan.prompts.size() * settings.seeds.size());
   const sampling::Forward forward = [&](const NamedTensors& inputs) {
+    stop_if_asked();
     return predict(*loaded.model, inputs, loaded.memory, loaded.placement);
   };
   std::vector<at::Tensor> latents;
@@ -56,15 +60,18 @@ Pictures draw(LoadedModel& loaded, const SamplePlan& plan, const std::function<s
       request.index = prompt;
       latents.push_back(
           sampling::sample_latents(forward, loaded.model->diffusion(), request, loaded.placement.prologue));
-      if (progress) progress(static_cast<int64_t>(latents.size()), total);
+      if (watch.progress) watch.progress(static_cast<int64_t>(latents.size()), total);
     }
   }
   // Only now: the decoder's activations and the model's are never needed at once.
+  stop_if_asked();
   const std::unique_ptr<Autoencoder> autoencoder = decoder();
   Pictures pictures(plan.prompts.size());
-  for (std::size_t i = 0; i < latents.size(); ++i)
+  for (std::size_t i = 0; i < latents.size(); ++i) {
+    stop_if_asked();
     pictures[i / settings.seeds.size()].push_back(
         plugin::guard("autoencoder", "decode", [&] { return decode_one(*autoencoder, latents[i]); }));
+  }
   return pictures;
 }
 

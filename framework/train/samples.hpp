@@ -23,9 +23,15 @@ struct SamplePlan {
 /// uint8 [3, H, W] pictures: [prompt][seed].
 using Pictures = std::vector<std::vector<at::Tensor>>;
 
+/// What drawing tells; either may be empty.
+struct DrawWatch {
+  std::function<void(int64_t done, int64_t total)> progress;  ///< after the latents of each picture
+  std::function<void()> stop_if_asked;  ///< before each step of the sampler and each decoding; throws to end drawing
+};
+
 /// Draws every prompt with every seed. `decoder` is made once, used after all latents are there, and freed.
 Pictures draw(LoadedModel& loaded, const SamplePlan& plan, const std::function<std::unique_ptr<Autoencoder>()>& decoder,
-              const std::function<void(int64_t done, int64_t total)>& progress);
+              const DrawWatch& watch);
 
 /// Saves and finds the pictures of a run: RUN/samples/step-0000000800/p00-seed42.png, and beside them samples.json,
 /// which says what they show.

@@ -117,9 +117,26 @@ class Budget(RunCase):
         self.assertEqual(self.losses(run), self.losses(plain))
 
     def test_damaged_plan(self):
+        """What packs the weights stands in the checkpoint; plan.json is written anew."""
         run, _ = self.budget_run("run", KEEP_ALL, run__steps=2)
+        good = (run / "plan.json").read_text()
         (run / "plan.json").write_text('{"budget": 1}')
-        self.train(run, code=65, options=["--budget", KEEP_ALL], texts=["plan.json", "delete this file"], run__steps=4)
+        self.train(run, options=["--budget", KEEP_ALL], texts="going on after step 2", run__steps=4)
+        self.assertEqual((run / "plan.json").read_text(), good)
+
+    def test_a_named_checkpoint_keeps_its_weight_format(self):
+        """However its folder is spelled, and wherever it lies: without the plan of its run."""
+        run, _ = self.budget_run("run", self.smallest(), run__steps=2)
+        packed = json.loads((run / "plan.json").read_text())["format"]
+        self.assertNotEqual(packed, "none")
+        checkpoint = run / "ckpt/step-0000000002"
+        for number, named in enumerate([f"{checkpoint}/", self.folder / "moved"]):
+            if number == 1:
+                checkpoint.rename(named)
+            other = self.folder / f"other{number}"
+            options = ["--budget", KEEP_ALL, "--resume", named]
+            self.train(other, options=options, texts="going on after step 2", run__steps=4)
+            self.assertEqual(json.loads((other / "plan.json").read_text())["format"], packed)
 
     def test_explain_with_a_recipe(self):
         result = self.expect(

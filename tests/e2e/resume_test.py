@@ -39,15 +39,19 @@ class Interrupted(InterruptedCase):
 
     def test_signal_while_drawing(self):
         run = self.folder / "run"
-        samples = {"sample__prompts": '["a", "b", "c"]', "sample__steps": 30, "run__steps": 3}
-        process = self.start(*self.arguments(run, **samples))
-        while "samples before" not in process.stderr.readline():
-            self.assertIsNone(process.poll())
+        samples = {"sample__prompts": '["a"]', "sample__before": "false", "sample__every": 2}
+        long = {"sample__steps": 1000, "sample__size": "[256, 256]", "run__steps": 100}
+        process = self.start(*self.arguments(run, **samples, **long))
+        self.wait_for_steps(process, run, 2)
+        time.sleep(0.5)  # in the middle of one picture
         process.send_signal(signal.SIGINT)
+        asked = time.monotonic()
         _, err = process.communicate()
+        self.assertLess(time.monotonic() - asked, 5, "seconds until the state was saved")
         self.assertEqual(process.returncode, PREEMPTED, err)
-        self.train(run, **samples)
-        self.assertTrue((run / "samples/small-0.png").exists())
+        self.assertIn("samples at step 2: stopped", err)
+        self.train(run, **samples, sample__steps=2, run__steps=6, texts="going on after step ")
+        self.assertTrue((run / "samples/small-6.png").exists())
 
     def test_ctrl_c_that_also_ends_the_reader_of_our_output(self):
         """As in `trainer run ... 2>&1 | tee log`: the next line written must not kill the run before it saves."""
@@ -126,6 +130,30 @@ class Changed(RunCase):
         self.train(straight, **{**self.base, "run__steps": 4})
         results = [run / "lora/small-4.safetensors" for run in (other, straight)]
         self.assertEqual(results[0].read_bytes(), results[1].read_bytes(), "the checkpoint's side is exact")
+
+    def test_what_a_checkpoint_cannot_be_changed_in(self):
+        """Told before anything is encoded, and not offered."""
+        kept = (self.run_folder / "log.jsonl").read_bytes()
+        for key, value in (("adapter.rank", 8), ("adapter.targets", "all"), ("train.ema.decay", 0.9)):
+            with self.subTest(key):
+                changed = {key.replace(".", "__"): value, "cache__folder": self.folder / "new-cache", "run__steps": 4}
+                refused = self.again(BAD_RECIPE, [f"{key}: checkpoint ", "--resume-with checkpoint"], **changed)
+                self.assertNotIn("--resume-with recipe", refused.err)
+                texts = ["has not the tensors that this recipe trains", f"{key}: checkpoint ", "run.output"]
+                refused = self.again(BAD_RECIPE, texts, options=["--resume-with", "recipe"], **changed)
+                self.assertNotIn("captions", refused.err)
+        self.assertEqual((self.run_folder / "log.jsonl").read_bytes(), kept)
+        named = ["--resume-with", "recipe", "--resume", self.run_folder / "ckpt/step-0000000002"]
+        more = {**self.base, "cache__folder": self.folder / "new-cache", "adapter__rank": 8, "run__steps": 4}
+        refused = self.train(self.folder / "other", code=BAD_RECIPE, texts="adapter.rank", options=named, **more)
+        self.assertNotIn("captions", refused.err)
+        averaged, more = self.folder / "averaged", {**self.base, "train__ema__decay": 0.9}
+        self.train(averaged, **more)
+        more.update(run__steps=4, train__ema__decay=0.5)
+        self.train(averaged, options=["--resume-with", "recipe"], texts="train.ema.decay: checkpoint 0.9", **more)
+        more["train__ema__decay"] = 0
+        self.train(averaged, code=BAD_RECIPE, options=["--resume-with", "recipe"], texts="train.ema.decay: checkpoint 0.5",
+                   **more)
 
     def test_the_user_may_take_other_pictures_too(self):
         (self.data / self.names[0]).with_suffix(".txt").write_text("something else")
@@ -300,6 +328,22 @@ class Changed(RunCase):
         found = self.arguments(self.run_folder, **{**self.base, "checkpoint__fallback": spare})
         self.expect(0, "goes on after step 2", "check", *found[1:])
         self.again(0, "going on after step 2", run__steps=4, checkpoint__fallback=spare)
+
+    def test_the_user_chooses_for_checkpoints_that_only_the_fallback_took(self):
+        spare = self.folder / "spare"
+        note = json.loads((self.run_folder / "run.json").read_text())
+        kept = spare / f"run-{note['run_id']}/ckpt"
+        kept.parent.mkdir(parents=True)
+        (self.run_folder / "ckpt").rename(kept)
+        note["newest_checkpoint"]["folder"] = str(kept / "step-0000000002")
+        (self.run_folder / "run.json").write_text(json.dumps(note))
+        changed = {"optimizer__lr": 5e-4, "run__steps": 4, "checkpoint__fallback": spare}
+        texts = ["optimizer.lr: checkpoint 0.001, recipe 5e-4"]
+        self.check(BAD_RECIPE, texts, **changed)
+        self.again(BAD_RECIPE, [*texts, "--resume-with checkpoint", "--resume-with recipe"], **changed)
+        listed = ["going on after step 2", "as the checkpoint was trained", "optimizer.lr=0.001"]
+        self.again(0, listed, options=["--resume-with", "checkpoint"], **changed)
+        self.assertEqual([line["lr"] for line in log_lines(self.run_folder)], [1e-3] * 4)
 
     def test_a_named_checkpoint_does_not_cut_another_recipes_log(self):
         self.train(self.folder / "other", **{**self.base, "optimizer__lr": 5e-4})

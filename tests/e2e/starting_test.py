@@ -1,6 +1,8 @@
 """Starts in folders that are there: held by a living run, used before, moved, under nohup."""
 
 import json
+import os
+import shutil
 import signal
 import unittest
 
@@ -19,6 +21,76 @@ class Starting(RunCase):
         process.kill()
         process.wait()
         self.train(run)  # a dead one holds nothing
+
+    def held(self, run, **more):
+        """A run of many steps that saves every five, stopped after its third; its folder is deleted."""
+        process = self.start(*self.arguments(run, run__steps=100000, checkpoint__every=5, **more))
+        self.wait_for_steps(process, run, 3)
+        process.send_signal(signal.SIGSTOP)
+        shutil.rmtree(run)
+        return process
+
+    def assert_all_of_one_run(self, run, steps):
+        """Nobody else's checkpoints are in the folder."""
+        run_id = json.loads((run / "run.json").read_text())["run_id"]
+        folders = sorted((run / "ckpt").iterdir())
+        self.assertEqual(folders[-1].name, f"step-{steps:010}")
+        for folder in folders:
+            self.assertIn(f'"run_id": "{run_id}"', (folder / "MANIFEST.json").read_text())
+
+    def test_folder_deleted_under_a_run_and_used_by_another(self):
+        run = self.folder / "run"
+        first = self.held(run, run__seed=1)
+        self.train(run, run__steps=18, run__seed=2)
+        first.send_signal(signal.SIGCONT)
+        _, err = first.communicate()
+        self.assertEqual(first.returncode, LOCKED, err)
+        self.assertIn("another run took this folder over", err)
+        self.assert_all_of_one_run(run, 18)
+        self.assertEqual([path.name for path in (run / "lora").iterdir()], ["small-18.safetensors"])
+
+    def test_folder_deleted_under_a_run_and_held_by_another(self):
+        run = self.folder / "run"
+        first = self.held(run, run__seed=1)
+        second = self.start(*self.arguments(run, run__steps=100000, run__seed=2))
+        self.wait_for_steps(second, run, 1)
+        first.send_signal(signal.SIGCONT)
+        _, err = first.communicate()
+        self.assertEqual(first.returncode, LOCKED, err)
+        self.assertIn(f"(pid {second.pid} on ", err)
+        second.send_signal(signal.SIGTERM)
+        _, err = second.communicate()
+        self.assertEqual(second.returncode, PREEMPTED, err)
+        step = len(log_lines(run)) + 1
+        self.train(run, run__steps=step, run__seed=2, texts="going on after step")
+        self.assert_all_of_one_run(run, step)
+
+    def test_folder_deleted_under_a_run(self):
+        """What was trained is saved in the folder, made again."""
+        run = self.folder / "run"
+        process = self.held(run)
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, PREEMPTED, err)
+        self.assertIn(f"{run}: was moved or deleted while this run goes on", err)
+        step = max(int(path.name[5:]) for path in (run / "ckpt").iterdir())
+        self.train(run, run__steps=step + 1, checkpoint__every=5, texts=f"going on after step {step}")
+        self.assert_all_of_one_run(run, step + 1)
+
+    def test_what_a_killed_run_left_half_written_is_deleted(self):
+        run, cache = self.folder / "run", self.folder / "cache"
+        self.train(run, run__steps=2, cache__folder=cache)
+        left = [run / name for name in (".run.json.tmp-4194999-0", "lora/.small-2.safetensors.tmp-4194999-7")]
+        kept = run / f"lora/.small-2.safetensors.tmp-{os.getpid()}-0"
+        old, new = cache / "text/ab/.old.safetensors.tmp-1-0", cache / "text/ab/.new.safetensors.tmp-1-0"
+        for file in (*left, kept, old, new):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"half")
+        os.utime(old, (0, 0))
+        self.train(run, run__steps=3, cache__folder=cache)
+        self.assertEqual([path for path in (*left, old) if path.exists()], [])
+        self.assertEqual([path for path in (kept, new) if not path.exists()], [])
 
     def test_required_without_checkpoint(self):
         self.train(self.folder / "run", code=NOT_FOUND, texts=["--resume required"], options=["--resume", "required"])

@@ -1,4 +1,5 @@
 // Bytes as the files of a run folder: "@NAME" on a line of its own begins a file. What a start reads before it trains.
+#include <base/hash.hpp>
 #include <checkpoint/attempts.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/earlier.hpp>
@@ -55,6 +56,21 @@ void write(const fs::path& folder, std::string_view bytes) {
   }
 }
 
+/// Manifests that make checkpoints of the states, so that what is in them is read.
+void seal(const fs::path& folder) {
+  for (const int64_t step : {kStep, 2 * kStep}) {
+    const fs::path checkpoint = folder / "ckpt" / checkpoint::step_name(step);
+    if (!fs::exists(checkpoint)) continue;
+    const std::string state = read(checkpoint / checkpoint::kStateName);
+    std::ofstream(checkpoint / checkpoint::kTensorsName, std::ios::binary);
+    std::ofstream(checkpoint / checkpoint::kManifestName, std::ios::binary) << checkpoint::manifest_text(
+        {step,
+         "00ff",
+         {{checkpoint::kTensorsName, 0, xxh128("")}, {checkpoint::kStateName, state.size(), xxh128(state)}},
+         {}});
+  }
+}
+
 void check_log(const fs::path& file) {
   const std::string before = read(file);
   const metrics::LogFile log(file, kStep);
@@ -76,7 +92,7 @@ void start(const fs::path& folder) {
   fuzz::require(read(folder / ".lock").empty(), "a run that ends leaves no holder");
   if (const auto id = checkpoint::stored_run_id(folder))
     fuzz::require(id->find('/') == std::string::npos && !id->empty(), "an id can be a part of a file name");
-  checkpoint::recipe_before(folder);
+  checkpoint::recipe_before(folder, folder / "spare");
   try {
     const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, folder / "spare");
     checkpoint::require_committed(folder, steps);
@@ -102,6 +118,7 @@ void parse(std::string_view bytes) {
   fs::remove_all(folder);
   fs::create_directories(folder);
   write(folder, bytes);
+  seal(folder);
   start(folder);
 }
 

@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <base/unfinished.hpp>
 #include <base/units.hpp>
 #include <train/artifacts/disk_need.hpp>
 
@@ -30,8 +31,12 @@ uint64_t bytes_in(const fs::path& folder) {
   uint64_t bytes = 0;
   std::error_code error;
   fs::recursive_directory_iterator entries(folder, error);
-  for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error))
-    if (std::error_code gone; entries->is_regular_file(gone)) bytes += entries->file_size(gone);
+  for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    // Half-written, of a process that was killed: the next start deletes them.
+    if (name.starts_with(".tmp-") || name.starts_with(".trash-")) entries.disable_recursion_pending();
+    if (std::error_code gone; !is_unfinished(name) && entries->is_regular_file(gone)) bytes += entries->file_size(gone);
+  }
   return bytes;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <sstream>
 #include <utility>
@@ -58,6 +59,19 @@ std::vector<recipe::Difference> changes_of_training(const recipe::Recipe& before
   return changes;
 }
 
+/// Whether a checkpoint made with one value has not the tensors that a run with the other trains.
+bool decides_tensors(const recipe::Difference& one, const recipe::Recipe& now) {
+  static constexpr std::array kKeys{"model.kind", "adapter.kind", "adapter.rank", "adapter.targets", "adapter.dtype"};
+  if (std::find(kKeys.begin(), kKeys.end(), one.key) != kKeys.end()) return true;
+  if (one.key == "model.dtype") return !now.adapter;  // its weights are what is trained
+  const auto on = [](const std::string& text) { return std::strtod(text.c_str(), nullptr) != 0; };
+  return one.key == "train.ema.decay" && on(one.first) != on(one.second);
+}
+
+std::string row_of(const recipe::Difference& one, bool of_checkpoint) {
+  return "\n  " + one.key + (of_checkpoint ? ": checkpoint " : ": then ") + one.first + ", recipe " + one.second;
+}
+
 }  // namespace
 
 std::string run_id_of(const fs::path& folder) {
@@ -90,21 +104,32 @@ void require_resumable(const std::string& resume, const fs::path& folder, const 
 
 void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const fs::path& folder,
                          const std::string& what, const std::string& resume_with) {
-  std::string changed;
+  std::string changed, fixed;
   const bool of_checkpoint = what == checkpoint::kTheCheckpoint;
-  for (const auto& [key, first, second] : changes_of_training(before, now))
-    changed += "\n  " + key + (of_checkpoint ? ": checkpoint " : ": then ") + first + ", recipe " + second;
+  for (const recipe::Difference& one : changes_of_training(before, now)) {
+    changed += row_of(one, of_checkpoint);
+    if (of_checkpoint && decides_tensors(one, now)) fixed += row_of(one, of_checkpoint);
+  }
   if (changed.empty()) return;
+  if (!fixed.empty() && resume_with == "recipe")
+    throw Error(ExitCode::bad_recipe,
+                "--resume-with recipe: " + what + " in " + folder.string() +
+                    " has not the tensors that this recipe trains, because of" + fixed +
+                    "\n  Set these keys back, or choose another run.output to start anew" +
+                    (now.adapter ? " (from what is trained: adapter.init = \"file\" with the exported LoRA)." : "."));
   if (of_checkpoint && resume_with == "recipe")
     return log_warning("the run goes on as the recipe says, not as " + what + " in " + folder.string() +
                        " was trained:" + changed);
-  throw Error(ExitCode::bad_recipe,
-              "the recipe differs from the one that made " + what + " in " + folder.string() + ":" + changed +
-                  "\n  Set these keys back" +
-                  (of_checkpoint ? " to go on exactly (--resume-with checkpoint does), go on as the recipe says "
-                                   "(--resume-with recipe), or choose another run.output to start anew."
-                                 : ", or choose another run.output to start anew (--resume never starts anew here: it "
-                                   "cuts the log off)."));
+  throw Error(
+      ExitCode::bad_recipe,
+      "the recipe differs from the one that made " + what + " in " + folder.string() + ":" + changed +
+          "\n  Set these keys back" +
+          (!fixed.empty()  ? " to go on exactly (--resume-with checkpoint does), or choose another run.output to "
+                             "start anew."
+           : of_checkpoint ? " to go on exactly (--resume-with checkpoint does), go on as the recipe says "
+                             "(--resume-with recipe), or choose another run.output to start anew."
+                           : ", or choose another run.output to start anew (--resume never starts anew here: it "
+                             "cuts the log off)."));
 }
 
 std::vector<std::string> overrides_to(const recipe::Recipe& before, const recipe::Recipe& now) {

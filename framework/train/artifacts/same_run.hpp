@@ -26,7 +26,8 @@ void require_resumable(const std::string& resume, const std::filesystem::path& f
                        const std::vector<int64_t>& steps);
 
 /// Throws Error (bad_recipe) listing the keys in which the recipe differs from that of `what`, see recipe_before,
-/// unless they change nothing of what is trained. With `resume_with` "recipe" those of a checkpoint are a warning.
+/// unless they change nothing of what is trained. With `resume_with` "recipe" those of a checkpoint are a warning, but
+/// for keys that decide which tensors it holds.
 void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const std::filesystem::path& folder,
                          const std::string& what, const std::string& resume_with = {});
 

@@ -260,7 +260,7 @@ std::string check_run_folder(Assembly& assembly, std::optional<checkpoint::Choic
     throw Error(ExitCode::locked, folder.string() + ": no permission to write there; choose another run.output");
   if (const auto holder = checkpoint::RunLock::holder(folder))
     throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
-  if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder))
+  if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder, recipe.checkpoint.fallback))
     require_same_recipe(parse_recipe(before->recipe, assembly.loader().found()), recipe, folder, before->what);
   const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
   checkpoint::require_committed(folder, steps);
@@ -271,7 +271,8 @@ std::string check_run_folder(Assembly& assembly, std::optional<checkpoint::Choic
     return folder.string() + (begun ? ", no checkpoint yet" : ", a new run");
   }
   const int64_t step = newest->manifest.step;
-  if (step > 0 && step < recipe.run.steps) checkpoint::Attempts::require_another(folder, step);
+  if (step > 0 && step < recipe.run.steps)
+    checkpoint::Attempts::require_another(folder, step, recipe.checkpoint.fallback);
   std::string text = folder.string() + ", goes on after step " + std::to_string(step);
   for (const std::string& note : notes) text += "; not taken: " + note;
   return text;

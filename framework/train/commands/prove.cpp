@@ -60,7 +60,7 @@ std::optional<StoredPlan> stored_plan(const recipe::Recipe& recipe) {
   constexpr std::size_t kPlanLimit = 1 << 24;
   const std::filesystem::path file = std::filesystem::path(recipe.run.output) / "plan.json";
   if (!std::filesystem::exists(file)) return std::nullopt;
-  const auto before = checkpoint::recipe_before(recipe.run.output);
+  const auto before = checkpoint::recipe_before(recipe.run.output, recipe.checkpoint.fallback);
   return StoredPlan{file.string(), parse_plan(read_file(file, kPlanLimit, "plan"), file.string()),
                     before && before->what == checkpoint::kTheCheckpoint};
 }

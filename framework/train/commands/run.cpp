@@ -53,7 +53,7 @@ void assemble(std::optional<Assembly>& assembly, const Member& member) {
   if (names_checkpoint(member.request.resume)) {
     if (std::filesystem::is_directory(member.request.resume))
       text = read_progress(checkpoint::load(member.request.resume)).recipe;
-  } else if (const auto before = checkpoint::recipe_before(recipe.run.output);
+  } else if (const auto before = checkpoint::recipe_before(recipe.run.output, recipe.checkpoint.fallback);
              before && before->what == checkpoint::kTheCheckpoint) {
     text = before->recipe;
   }

@@ -36,9 +36,8 @@ int command_sample(const Request& request) {
   const SamplePlan plan = prepare_samples(assembly, prompts, console);
   LoadedModel loaded = assembly.load_model(ModelUse::sample);
   if (!request.lora.empty()) apply_lora(loaded, lora);
-  const Pictures pictures = draw(
-      loaded, plan, [&] { return assembly.autoencoder(); },
-      [&](int64_t done, int64_t total) { console.phase(done, total, "samples"); });
+  const Pictures pictures = draw(loaded, plan, [&] { return assembly.autoencoder(); },
+                                 {[&](int64_t done, int64_t total) { console.phase(done, total, "samples"); }, {}});
   const auto file = write_grid(request.output.empty() ? free_name() : request.output, plan,
                                {{request.lora.empty() ? "model" : "LoRA", pictures}});
   if (request.json)

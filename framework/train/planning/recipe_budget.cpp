@@ -170,6 +170,13 @@ DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& bat
   return {assembly.load_model(ModelUse::dry, std::move(memory)), assembly.objective(), batch, assembly.dry(at::kCPU)};
 }
 
+std::string planned_format(Assembly& assembly, const std::string& name) {
+  if (name.empty()) return "none";
+  for (const CandidateStrategy& format : make_candidates(assembly.loader()).formats)
+    if (format.name + " " + cache::options_identity(format.options) == name) return format.label;
+  return {};
+}
+
 BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format) {
   const int64_t budget = assembly.recipe().memory.budget;
   std::optional<BudgetPlan> best;

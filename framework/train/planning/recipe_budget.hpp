@@ -36,6 +36,10 @@ void require_effect(const Assembly& assembly, const MemoryStack& memory);
 /// (bad_recipe) with the smallest budget that works and what would need less memory when none fits.
 BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::string& format = "");
 
+/// The weight format, as plan_budget takes it, that a run calls `name` (MemoryStack::format_name); "none" for the empty
+/// name, and empty for one that no plugin offers to the planner.
+std::string planned_format(Assembly& assembly, const std::string& name);
+
 /// With memory.budget: plans it for an assembly made with Assembly::Use::plan, and puts the plan to use. Throws as
 /// plan_budget, and Error (unavailable) when no batch is known before the cache is made.
 std::optional<BudgetPlan> choose_strategies(Assembly& assembly);

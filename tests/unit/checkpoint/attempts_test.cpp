@@ -44,6 +44,25 @@ TEST(Attempts, TheSameEndIsReportedAndThenRefused) {
   EXPECT_EQ(die(folder.path(), 250, 252), "");
 }
 
+TEST(Attempts, TheOlderCheckpointMayBeInTheFallback) {
+  const Folder folder;
+  const fs::path run = folder.path() / "run", spare = folder.path() / "spare";
+  const fs::path older = spare / "run-ab/ckpt/step-0000000200";
+  for (const fs::path& one : {run / "ckpt/step-0000000100", older, spare / "run-ab/ckpt/step-0000000250"})
+    fs::create_directories(one);
+  write_text(run / "run.json", R"({"run_id": "ab"})");
+  write_text(run / "attempts.json", R"({"from": 250, "reached": 252, "failures": 4, "ended_at": 252})");
+  for (const fs::path& fallback : {fs::path(), spare}) {
+    try {
+      Attempts::require_another(run, 250, fallback);
+      ADD_FAILURE() << "a sixth run";
+    } catch (const Error& error) {
+      const std::string named = (fallback.empty() ? run / "ckpt/step-0000000100" : older).string();
+      EXPECT_NE(std::string(error.what()).find("--resume " + named + " "), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(Attempts, ProgressAndAnotherEndBeginTheCountAnew) {
   const Folder folder;
   for (int i = 0; i < 20; ++i)

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <trainer/sdk/error.hpp>
+#include <vector>
 
 #include "fixture.hpp"
 
@@ -141,19 +142,29 @@ TEST(Signals, WhatTheStarterHasIgnoredStaysIgnored) {
   EXPECT_EQ(result, "");
 }
 
-TEST(Signals, SecondInterruptEndsAtOnce) {
+/// How a process ends that gets these signals one after the other; 3 when none of them ends it.
+int end_after(const std::vector<int>& numbers) {
+  constexpr int kNone = 3;
   const pid_t child = ::fork();
   if (child == 0) {
     start_stopping_on_signals();
-    send(SIGTERM, SIGTERM);
-    send(SIGTERM, SIGTERM);  // a scheduler may send it twice: still only a request
-    if (stop_signal() == SIGTERM) send(SIGINT, 0);
-    ::_exit(1);
+    send(numbers.front(), numbers.front());
+    for (std::size_t i = 1; i < numbers.size(); ++i) {
+      ::kill(::getpid(), numbers[i]);
+      ::usleep(300'000);
+    }
+    ::_exit(stop_signal() == numbers.front() ? kNone : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 130);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Signals, TheSecondInterruptEndsAtOnce) {
+  EXPECT_EQ(end_after({SIGINT, SIGINT}), 130);
+  EXPECT_EQ(end_after({SIGTERM, SIGINT, SIGINT}), 130);
+  EXPECT_EQ(end_after({SIGTERM, SIGTERM, SIGHUP}), 3) << "a scheduler may send it twice: still only a request";
+  EXPECT_EQ(end_after({SIGTERM, SIGINT}), 3) << "a user's first";
 }
 
 }  // namespace

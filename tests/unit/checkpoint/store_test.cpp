@@ -57,8 +57,51 @@ TEST_F(StoreTest, SameStepTwiceKeepsTheFirst) {
   expect_same(load(first).content, content_of(1));
 }
 
+TEST_F(StoreTest, WhatAnotherRunWroteIsNotTakenForWhatIsSaved) {
+  Store(folder_.path(), "another").save(7, content_of(1), {});
+  const fs::path saved = store_.save(7, content_of(2), {});
+  expect_same(load(saved).content, content_of(2));
+  EXPECT_EQ(load(saved).manifest.run_id, "run");
+  expect_same(load(saved.string() + ".bad-CKPT_RUN").content, content_of(1));
+}
+
+/// As after a deleted run.json: the run has a new id.
+TEST_F(StoreTest, WhatTheRunWentOnFromIsKeptWhoeverWroteIt) {
+  const fs::path first = Store(folder_.path(), "another").save(7, content_of(1), {});
+  ASSERT_TRUE(store_.newest(notes_));
+  EXPECT_EQ(store_.save(7, content_of(2), {}), first);
+  EXPECT_EQ(entries(ckpt()), std::set<std::string>{"step-0000000007"});
+  expect_same(load(first).content, content_of(1));
+}
+
+TEST_F(StoreTest, WhatIsDamagedIsNotTakenForWhatIsSaved) {
+  const auto saved_over = [&](Store& store) {
+    expect_same(load(store.save(7, content_of(2), {})).content, content_of(2));
+  };
+  store_.save(7, content_of(1), {});
+  fs::resize_file(ckpt() / "step-0000000007/state.json", 1);
+  saved_over(store_);
+  EXPECT_TRUE(entries(ckpt()).contains("step-0000000007.bad-CKPT_SIZE"));
+  damage(ckpt() / "step-0000000007/rank-00000.safetensors");
+  Store again(folder_.path(), "run");
+  saved_over(again);
+  EXPECT_TRUE(entries(ckpt()).contains("step-0000000007.bad-CKPT_HASH"));
+}
+
+/// The folder was deleted and another run began in it.
+TEST_F(StoreTest, NothingOfAnotherRunIsTouchedByOneThatLostTheFolder) {
+  Store store(folder_.path(), "run", [] { throw Error(ExitCode::locked, "taken", "RUN_LOCK_LOST"); });
+  Store another(folder_.path(), "another");
+  for (const int64_t step : {1, 2, 3}) another.save(step, content_of(1), {});
+  EXPECT_THROW(store.rotate({.newest = 1}), Error);
+  EXPECT_THROW(store.save(3, content_of(2), {}), Error);
+  EXPECT_EQ(entries(ckpt()), (std::set<std::string>{"step-0000000001", "step-0000000002", "step-0000000003"}));
+}
+
 TEST_F(StoreTest, WhatAnotherRunCommittedMeanwhileIsNotReplaced) {
+  int asked = 0;
   Store store(folder_.path(), "run", [&] {
+    if (++asked != 2) return;  // first before anything is written, then before it gets its name
     fs::create_directories(ckpt() / "step-0000000007");
     write_text(ckpt() / "step-0000000007" / "of another", "run");
   });
@@ -161,6 +204,10 @@ TEST_F(StoreTest, ACheckpointUnderTheNameOfAnotherStepIsRefused) {
   EXPECT_EQ(notes_.at(0), (ckpt() / "step-0000000009").string() +
                               ": holds the state after step 2; rename it to what it holds, or delete it; set aside as "
                               "step-0000000009.bad-CKPT_STEP");
+  const fs::path wrong = ckpt() / "step-0000000008";
+  fs::copy(ckpt() / "step-0000000001", wrong);
+  for (const fs::path& named : {wrong, wrong / "", wrong / ".", wrong / "../step-0000000008/"})
+    EXPECT_THROW((void)load(named), Error) << named;
   const fs::path elsewhere = folder_.path() / "kept";
   fs::rename(ckpt() / "step-0000000001", elsewhere);
   expect_same(load(elsewhere).content, content_of(1));

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <base/files.hpp>
+#include <base/hash.hpp>
 #include <checkpoint/attempts.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/earlier.hpp>
+#include <checkpoint/manifest.hpp>
 #include <checkpoint/recovery.hpp>
 #include <checkpoint/reserve.hpp>
 #include <checkpoint/run_lock.hpp>
@@ -31,8 +33,18 @@ class Earlier : public testing::Test {
     make_folders((folder_ / name).parent_path());
     write_file_atomically(folder_ / name, text);
   }
+  /// A whole checkpoint with this state; returns its folder.
+  std::string checkpoint(int64_t step, const std::string& state, const std::string& root = "ckpt") const {
+    std::string folder = root + "/" + step_name(step);
+    write(folder + "/" + kTensorsName, "tensors");
+    write(folder + "/" + kStateName, state);
+    write(folder + "/" + kManifestName,
+          manifest_text(
+              {step, "ab", {{kTensorsName, 7, xxh128("tensors")}, {kStateName, state.size(), xxh128(state)}}, {}}));
+    return folder;
+  }
   [[nodiscard]] std::string before() const {
-    const auto found = recipe_before(folder_);
+    const auto found = recipe_before(folder_, folder_ / "spare");
     return found ? found->what + ": " + found->recipe : "";
   }
   fs::path folder_;
@@ -66,13 +78,45 @@ TEST_F(Earlier, TheRecipeOfTheNewestReadableCheckpoint) {
   fs::remove(folder_ / "log.jsonl");
   write("lora/x-1.safetensors", "");
   EXPECT_EQ(before(), "the log and the results: of the folder");
-  write("ckpt/" + step_name(5) + "/state.json", R"({"recipe": "of 5"})");
-  write("ckpt/" + step_name(9) + "/state.json", R"({"recipe": "of 9"})");
+  const std::string older = checkpoint(5, R"({"recipe": "of 5"})"), newer = checkpoint(9, R"({"recipe": "of 9"})");
   EXPECT_EQ(before(), "the checkpoint: of 9");
-  write("ckpt/" + step_name(9) + "/state.json", R"({"recipe": )");
+  checkpoint(9, R"({"recipe": )");
   EXPECT_EQ(before(), "the checkpoint: of 5");
-  write("ckpt/" + step_name(5) + "/state.json", "");
+  write(older + "/state.json", "");
   EXPECT_EQ(before(), "") << "told when they are read whole";
+}
+
+TEST_F(Earlier, TheRecipeOfADamagedCheckpointSaysNothing) {
+  checkpoint(5, R"({"recipe": "of 5"})");
+  const auto damaged = [&](const char* name, const std::string& text) {
+    write(checkpoint(9, R"({"recipe": "of 9"})") + "/" + name, text);
+    EXPECT_EQ(before(), "the checkpoint: of 5") << name << ": " << text;
+  };
+  damaged(kStateName, R"({"recipe": "of 8"})");
+  damaged(kStateName, R"({"recipe": "of 99"})");
+  damaged(kTensorsName, "tensor");
+  damaged(kManifestName, "{}");
+  checkpoint(9, R"({"recipe": "of 9"})");
+  EXPECT_EQ(before(), "the checkpoint: of 9");
+  write("ckpt/" + step_name(11) + "/state.json", R"({"recipe": "of nowhere"})");
+  fs::create_directories(folder_ / "ckpt" / step_name(12));
+  EXPECT_EQ(before(), "the checkpoint: of 9") << "a folder without manifest";
+  fs::copy(folder_ / "ckpt" / step_name(5), folder_ / "ckpt" / step_name(13));
+  EXPECT_EQ(before(), "the checkpoint: of 9") << "it is of another step than its name says";
+}
+
+TEST_F(Earlier, TheRecipeOfACheckpointInTheFallback) {
+  write("run.json", R"({"run_id": "ab"})");
+  write("recipe.toml", "of the folder");
+  write("log.jsonl", "{\"step\":1}\n");
+  checkpoint(5, R"({"recipe": "of 5"})", "spare/run-ab/ckpt");
+  checkpoint(6, R"({"recipe": "of another run"})", "spare/run-cd/ckpt");
+  EXPECT_EQ(before(), "the checkpoint: of 5");
+  checkpoint(5, R"({"recipe": "of 5 here"})");
+  EXPECT_EQ(before(), "the checkpoint: of 5 here");
+  checkpoint(8, R"({"recipe": "of 8"})", "spare/run-ab/ckpt");
+  EXPECT_EQ(before(), "the checkpoint: of 8");
+  EXPECT_EQ(recipe_before(folder_, "")->recipe, "of 5 here");
 }
 
 /// The message of a start that must not be; empty when it may.
@@ -139,10 +183,14 @@ TEST_F(Earlier, TheNoteHoldsWhereTheRunIsMovedOrCopied) {
 }
 
 TEST_F(Earlier, WhatCannotBeLookedAtIsNotMissing) {
-  write("ckpt/" + step_name(5) + "/state.json", R"({"recipe": "of 5"})");
-  make_folders(folder_ / "ckpt" / step_name(9));
-  fs::create_symlink("state.json", folder_ / "ckpt" / step_name(9) / "state.json");  // to itself: no ENOENT
-  EXPECT_THROW(recipe_before(folder_), Error) << "nothing is known of the newest";
+  checkpoint(5, R"({"recipe": "of 5"})");
+  for (const char* name : {kStateName, kManifestName}) {
+    const fs::path file = folder_ / checkpoint(9, "{}") / name;
+    fs::remove(file);
+    fs::create_symlink(name, file);  // to itself: no ENOENT
+    EXPECT_THROW(recipe_before(folder_, ""), Error) << "nothing is known of the newest";
+    fs::remove(file);
+  }
   fs::create_symlink("run.json", folder_ / "run.json");
   EXPECT_THROW(stored_run_id(folder_), Error) << "a new id would lose the old one";
   EXPECT_THROW((void)committed(folder_), Error);

@@ -97,7 +97,7 @@ TEST_F(RunLockOnNetwork, NobodyIsWaitedForWhereTheKernelTells) {
 }
 
 TEST_F(RunLockOnNetwork, WhoLostTheFolderSavesNoMore) {
-  const RunLock lock(folder_, on("here"));
+  RunLock lock(folder_, on("here"));
   foreign(1);
   try {
     lock.require_mine();
@@ -109,6 +109,63 @@ TEST_F(RunLockOnNetwork, WhoLostTheFolderSavesNoMore) {
   }
   std::this_thread::sleep_for(3 * kBeat);
   EXPECT_NE(text().find("node7"), std::string::npos) << "the new holder's text stays";
+}
+
+/// "" when the lock is still this run's.
+std::string lost(RunLock& lock) {
+  try {
+    lock.require_mine();
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::locked);
+    EXPECT_EQ(error.code(), "RUN_LOCK_LOST");
+    return error.what();
+  }
+}
+
+TEST_F(RunLockOnNetwork, AFolderThatWasDeletedOrMovedIsMadeAgain) {
+  const fs::path run = folder_ / "run";
+  for (const bool beats : {false, true}) {
+    RunLock lock(run, {.boot = "here", .beat = std::chrono::seconds(60), .beats = beats});
+    fs::remove_all(run);
+    EXPECT_EQ(lost(lock), "");
+    EXPECT_TRUE(RunLock::holder(run).value_or("").starts_with("pid ")) << "locked as before";
+    fs::rename(run, folder_ / "moved");
+    EXPECT_EQ(lost(lock), "");
+    EXPECT_TRUE(RunLock::holder(run));
+    EXPECT_TRUE(RunLock::holder(folder_ / "moved")) << "the log there is still this run's";
+    fs::remove(run / ".lock");
+    EXPECT_EQ(lost(lock), "");
+    EXPECT_TRUE(RunLock::holder(run));
+    fs::remove_all(folder_ / "moved");
+  }
+  EXPECT_EQ(RunLock::holder(run), std::nullopt);
+}
+
+TEST_F(RunLockOnNetwork, AFolderThatWasDeletedAndBegunByAnotherRunIsLost) {
+  const fs::path run = folder_ / "run";
+  for (const bool beats : {false, true}) {
+    const LockOptions options{.boot = "here", .beat = std::chrono::seconds(60), .beats = beats};
+    RunLock first(run, options);
+    fs::remove_all(run);
+    std::optional<RunLock> second(std::in_place, run, options);
+    const std::string message = lost(first);
+    EXPECT_NE(message.find("took this folder over (pid "), std::string::npos) << message;
+    EXPECT_EQ(lost(*second), "");
+    second.reset();
+    EXPECT_NE(lost(first), "") << "what the other left is not this run's";
+  }
+}
+
+TEST_F(RunLockOnNetwork, ACopyThatTookTheNameOfTheFolderIsLockedAnew) {
+  const fs::path run = folder_ / "run", copy = folder_ / "copy";
+  RunLock lock(run);
+  fs::copy(run, copy);
+  fs::remove_all(run);
+  fs::rename(copy, run);
+  EXPECT_EQ(RunLock::holder(run), std::nullopt);
+  EXPECT_EQ(lost(lock), "");
+  EXPECT_TRUE(RunLock::holder(run));
 }
 
 TEST_F(RunLockOnNetwork, AFolderWithoutPermissionIsToldAsThat) {

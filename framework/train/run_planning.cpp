@@ -1,0 +1,71 @@
+/// @file What a run plans before it loads its model: memory.budget and placement.budgets.
+#include <base/files.hpp>
+#include <base/log.hpp>
+#include <checkpoint/committed.hpp>
+#include <checkpoint/recovery.hpp>
+#include <train/artifacts/same_run.hpp>
+#include <train/planning/device_budgets.hpp>
+#include <train/planning/recipe_budget.hpp>
+#include <train/run.hpp>
+
+#include <exception>
+
+namespace trainer::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What memory.budget led to, for whoever wants to know.
+constexpr auto kPlanFile = "plan.json";
+
+}  // namespace
+
+void Run::require_budgets() {
+  if (!limits_devices(recipe_.placement)) return;
+  const distributed::LongWork work(ranks_, "planning", distributed::LongWork::When::all_live);
+  if (ranks_.writer()) {
+    const Replan replan = replan_of(request_, ranks_.size());
+    std::optional<Plan> plan;
+    try {
+      plan = replan({});
+    } catch (const std::exception& error) {  // what is wrong with it is told where the run meets it
+      log_warning(std::string("placement.budgets hold for the weights alone, what else is needed is not known before a "
+                              "run: ") +
+                  error.what());
+    }
+    if (plan) require_device_budgets(recipe_.placement, *plan, replan);
+  }
+  ranks_.barrier();
+}
+
+void Run::plan_memory() {
+  if (recipe_.memory.budget == 0) return;
+  const BudgetPlan plan = parse_plan(ranks_.from_writer(ranks_.writer() ? plan_text() : ""), "plan");
+  assembly_.use_plan(plan);
+  console_.clear();
+  log_info(describe(plan));
+}
+
+std::string Run::format_of_checkpoint() {
+  const bool named = names_checkpoint(request_.resume);
+  const std::vector<fs::path> folders =
+      named ? std::vector<fs::path>{request_.resume}
+            : checkpoint::newest_first(checkpoint::roots_of(folder_, recipe_.checkpoint.fallback));
+  for (const fs::path& folder : folders)
+    if (const std::optional<checkpoint::Manifest> manifest = checkpoint::whole_manifest(folder))
+      if (const auto name = manifest->fingerprints.find("formats"); name != manifest->fingerprints.end())
+        return planned_format(assembly_, name->second);
+  return {};
+}
+
+std::string Run::plan_text() {
+  // Planned anew for the budget, the devices and the number of ranks of now: how a block is run changes no result. What
+  // packs the weights does, and stays.
+  const BatchShape batch =
+      batch_shape(*prepared_.batches, largest_of(recipe_, prepared_.samples.factor), prepared_.samples.factor);
+  const std::string text = to_json(plan_budget(assembly_, batch, format_of_checkpoint()));
+  write_file_atomically(folder_ / kPlanFile, text);
+  return text;
+}
+
+}  // namespace trainer::train
