@@ -111,7 +111,7 @@ std::optional<LoraTarget> LayerNames::resolve(std::string_view stem) const {
     }
     if (!target && prefix == "base_model.model.") target = resolve(name);  // peft around a name with another prefix
     if (!target) continue;
-    target->prefix = prefix;
+    target->prefix.insert(0, prefix);
     return target;
   }
   return {};

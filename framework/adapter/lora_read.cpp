@@ -1,4 +1,5 @@
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <adapter/fuse.hpp>
 #include <adapter/lora_metadata.hpp>
 #include <trainer/sdk/error.hpp>
@@ -38,6 +39,13 @@ struct Pair {
   std::optional<double> alpha;
   bool kohya = false, usual = true;
 };
+
+/// As it was before its scale was folded into B. A note that does not lead back to the file's bits (someone changed
+/// them, or the note) is none: what the file computes is B as it stands.
+LoraLayer unfolded(LoraLayer layer, double scale) {
+  LoraLayer before = unfold(layer, scale);
+  return at::equal(fold(before).up.to(layer.up.scalar_type()), layer.up) ? before : layer;
+}
 
 class Reader {
  public:
@@ -132,14 +140,18 @@ class Reader {
   void add_layers(LoraFile& lora) {
     const StatedScales stated(file_, pairs_.begin()->second.target.prefix);
     const std::optional<double> folded = stated_folded_scale(file_);
-    bool tensors = false;
+    bool tensors = false, taken_out = false;
     Problems twice;
     std::set<std::string> seen;
     for (const auto& [name, pair] : pairs_) {
       LoraLayer layer{pair.target.layers.front(), pair.down, pair.up, 0};
       tensors = tensors || pair.alpha;
-      layer.alpha = pair.alpha ? *pair.alpha : stated.alpha(layer.layer, layer.rank());
-      if (folded && layer.scale() == 1) layer = unfold(std::move(layer), *folded);
+      if (pair.alpha) stated.require_same(pair.target, layer.rank(), *pair.alpha);
+      layer.alpha = pair.alpha ? *pair.alpha : stated.alpha(pair.target, layer.rank());
+      if (folded && layer.scale() == 1) {
+        layer = unfolded(std::move(layer), *folded);
+        taken_out = taken_out || layer.scale() != 1;
+      }
       if (pair.target.halves_swapped) layer = swap_halves(std::move(layer));
       for (LoraLayer& part : split(layer, pair.target.layers)) {
         if (!seen.insert(part.layer).second) twice.add(quote_name(part.layer) + " is there fused and alone");
@@ -149,10 +161,10 @@ class Reader {
     twice.throw_if_any(file_.path().string() + ": layers are there twice:", "LORA_KEYS");
     std::sort(lora.layers.begin(), lora.layers.end(),
               [](const LoraLayer& a, const LoraLayer& b) { return a.layer < b.layer; });
-    lora.alpha = tensors           ? "stored for each layer"
-                 : stated.stated() ? "stated in peft's configuration"
-                 : folded          ? "folded into B (it was " + std::to_string(*folded) + " times the rank)"
-                                   : "none stored: readers apply alpha = rank";
+    lora.alpha = tensors                    ? "stored for each layer"
+                 : !stated.source().empty() ? stated.source()
+                 : taken_out                ? "folded into B (it was " + std::to_string(*folded) + " times the rank)"
+                                            : "none stored: readers apply alpha = rank";
   }
 
   const weights::TensorFile& file_;
@@ -171,6 +183,15 @@ bool is_lora(const weights::TensorFile& file) {
     if ((key && key->part != LoraPart::alpha) || !other_adapter(name).empty()) return true;
   }
   return false;
+}
+
+bool knows_names(const LoraFamily& family, const weights::TensorFile& file) {
+  const LayerNames names(family);
+  const std::vector<std::string> all = file.names();
+  return std::all_of(all.begin(), all.end(), [&](const std::string& name) {
+    const std::optional<LoraKey> key = parse_lora_key(name);
+    return key && names.resolve(key->stem);
+  });
 }
 
 LoraFamily plain_family(const std::string& name) {

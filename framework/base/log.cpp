@@ -1,4 +1,5 @@
 #include <base/log.hpp>
+#include <base/printable.hpp>
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/ansicolor_sink.h>
@@ -39,7 +40,8 @@ spdlog::logger& logger() {
 void set_log_level(LogLevel level) { logger().set_level(spdlog_level(level)); }
 
 void log(LogLevel level, const std::string& text) {
-  logger().log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
+  const std::string safe = printable_lines(text);
+  logger().log(spdlog_level(level), spdlog::string_view_t(safe.data(), safe.size()));
 }
 
 }  // namespace trainer

@@ -17,7 +17,9 @@ std::size_t take(std::string_view text, uint32_t& letter) {
     letter = letter << 6 | (byte(i) & 0x3FU);
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  return letter < kLeast[size] ? 0 : size;  // an overlong spelling may be one of a control character
+  if (letter < kLeast[size]) return 0;  // an overlong spelling may be one of a control character
+  const bool surrogate = letter >= 0xD800 && letter <= 0xDFFF;
+  return surrogate || letter > 0x10FFFF ? 0 : size;
 }
 
 bool is_control(uint32_t letter) {
@@ -25,9 +27,8 @@ bool is_control(uint32_t letter) {
   return letter < 0x20 || (letter >= 0x7F && letter < 0xA0) || turns;
 }
 
-}  // namespace
-
-std::string printable(std::string_view text) {
+/// With control characters as they are that are in `kept`.
+std::string escaped(std::string_view text, std::string_view kept) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string safe;
   while (!text.empty()) {
@@ -36,7 +37,7 @@ std::string printable(std::string_view text) {
     const std::size_t taken = size == 0 ? 1 : size;
     for (const char c : text.substr(0, taken)) {
       const auto byte = static_cast<unsigned char>(c);
-      if (size > 0 && !is_control(letter))
+      if ((size > 0 && !is_control(letter)) || kept.find(c) != std::string_view::npos)
         safe += c;
       else
         safe += std::string("\\x") + kDigits[byte >> 4] + kDigits[byte & 15];
@@ -44,6 +45,22 @@ std::string printable(std::string_view text) {
     text.remove_prefix(taken);
   }
   return safe;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) { return escaped(text, {}); }
+
+std::string printable_lines(std::string_view text) { return escaped(text, "\n\t"); }
+
+bool is_utf8(std::string_view text) {
+  uint32_t letter = 0;
+  while (!text.empty()) {
+    const std::size_t size = take(text, letter);
+    if (size == 0) return false;
+    text.remove_prefix(size);
+  }
+  return true;
 }
 
 }  // namespace trainer

@@ -10,4 +10,16 @@ namespace trainer {
 /// by byte; bytes that are no UTF-8 likewise.
 std::string printable(std::string_view text);
 
+/// The same for a message of several lines: ends of lines and tabs stay.
+std::string printable_lines(std::string_view text);
+
+/// JSON for stdout: in ASCII, so that no text in it reaches the terminal raw; what is no UTF-8 as U+FFFD.
+template <typename Json>
+std::string printable_json(const Json& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
+/// Whether `text` is UTF-8 as JSON and TOML need it: without overlong spellings and halves of pairs.
+bool is_utf8(std::string_view text);
+
 }  // namespace trainer

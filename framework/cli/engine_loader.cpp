@@ -1,5 +1,6 @@
 #include <train/engine.h>
 #include <base/files.hpp>
+#include <base/printable.hpp>
 #include <cli/engine_loader.hpp>
 #include <nlohmann/json.hpp>
 #include <plugin/library.hpp>
@@ -88,6 +89,15 @@ void limit_spinning() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);
 }
 
+/// The engine is asked in JSON, and what is asked is kept with the results.
+void require_utf8(const nlohmann::json& value) {
+  if (value.is_string() && !is_utf8(value.get_ref<const std::string&>()))
+    throw Error(ExitCode::usage, "\"" + printable(value.get_ref<const std::string&>()) +
+                                     "\" is not UTF-8: rename the file or folder, or name a link to it");
+  if (value.is_structured())
+    for (const nlohmann::json& item : value) require_utf8(item);
+}
+
 }  // namespace
 
 int call_engine(const std::string& command, nlohmann::json request, const Layout& layout, const std::string& libtorch) {
@@ -107,6 +117,7 @@ int call_engine(const std::string& command, nlohmann::json request, const Layout
   request["nccl"] = layout.nccl.string();
   for (const auto& [path, origin] : layout.plugins)
     request["plugins"].push_back({{"folder", path.string()}, {"origin", origin}});
+  require_utf8(request);
   return call(TRAINER_VERSION, command.c_str(), request.dump().c_str());
 }
 

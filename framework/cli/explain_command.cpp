@@ -1,3 +1,4 @@
+#include <base/printable.hpp>
 #include <cli/commands.hpp>
 #include <cli/layout.hpp>
 #include <nlohmann/json.hpp>
@@ -22,7 +23,7 @@ void add_explain(CLI::App& app, Common& common) {
       const std::string text = recipe::explain(key, schemas);
       const bool both = !recipe.file.empty();
       if (common.json && !both)
-        std::printf("%s\n", nlohmann::ordered_json{{"key", key}, {"text", text}}.dump(2).c_str());
+        std::printf("%s\n", printable_json(nlohmann::ordered_json{{"key", key}, {"text", text}}).c_str());
       else if (!common.json)
         std::printf("%s", text.c_str());
       if (!both) return 0;

@@ -1,6 +1,7 @@
 /// @file The front: command line and recipe checking, without LibTorch. Commands that need it call the engine.
 #include <base/files.hpp>
 #include <base/log.hpp>
+#include <base/printable.hpp>
 #include <cli/commands.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
@@ -61,17 +62,18 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const auto report = [](ExitCode code, const char* message) {
+    std::fprintf(stderr, "error: %s\n", trainer::printable_lines(message).c_str());
+    return static_cast<int>(code);
+  };
   try {
     return run(argc, argv);
   } catch (const trainer::Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return static_cast<int>(error.exit_code());
+    return report(error.exit_code(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {
     const trainer::Error told = trainer::error_of(error);
-    std::fprintf(stderr, "error: %s\n", told.what());
-    return static_cast<int>(told.exit_code());
+    return report(told.exit_code(), told.what());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return static_cast<int>(ExitCode::failed);
+    return report(ExitCode::failed, error.what());
   }
 }

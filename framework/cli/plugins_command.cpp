@@ -1,3 +1,4 @@
+#include <base/printable.hpp>
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
 #include <plugin/match.hpp>
@@ -33,10 +34,11 @@ int list(const Common& common) {
                       {"reason", reason}});
     else
       std::printf("%-20s %-14s %-8s %s\n", schema.name.c_str(), schema.kind.c_str(), manifest.version.c_str(),
-                  reason.empty() ? schema.summary.c_str() : ("CANNOT BE USED: " + reason).c_str());
+                  printable(reason.empty() ? schema.summary : "CANNOT BE USED: " + reason).c_str());
   }
-  if (common.json) std::printf("%s\n", rows.dump(2).c_str());
-  for (const std::string& problem : found.problems) std::fprintf(stderr, "not readable: %s\n", problem.c_str());
+  if (common.json) std::printf("%s\n", printable_json(rows).c_str());
+  for (const std::string& problem : found.problems)
+    std::fprintf(stderr, "not readable: %s\n", printable_lines(problem).c_str());
   return all_usable && found.problems.empty() ? 0 : static_cast<int>(ExitCode::plugin_rejected);
 }
 

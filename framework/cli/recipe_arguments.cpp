@@ -1,4 +1,5 @@
 #include <base/log.hpp>
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
@@ -55,7 +56,7 @@ int run_with_recipe(const std::string& command, const RecipeArguments& arguments
   } catch (const Error& error) {
     if (!has_others(command)) throw;
     log(LogLevel::error, error.what());  // at once: the others may be slow to come
-    request["failure"] = {{"code", static_cast<int>(error.exit_code())}, {"message", error.what()}};
+    request["failure"] = {{"code", static_cast<int>(error.exit_code())}, {"message", printable_lines(error.what())}};
   }
   request["recipe"] = arguments.file;
   request["set"] = overrides;

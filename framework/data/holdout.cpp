@@ -1,6 +1,7 @@
 #include <data/holdout.hpp>
 
 #include <base/hash.hpp>
+#include <base/printable.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ Holdout hold_out(const Dataset& dataset, const recipe::Recipe& recipe) {
   std::string both;
   for (std::size_t i = 0; i < dataset.samples.size(); ++i)
     if (holdout.held[i] && trained.contains(dataset.samples[i].content))
-      both += (both.empty() ? "" : ", ") + dataset.samples[i].file.filename().string();
+      both += (both.empty() ? "" : ", ") + printable(dataset.samples[i].file.filename().string());
   if (!both.empty())
     holdout.notes.push_back("trained on and held out for validation, too, so that its loss says less: " + both);
   return holdout;

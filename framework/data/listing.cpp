@@ -1,6 +1,7 @@
 #include <data/listing.hpp>
 
 #include <base/files.hpp>
+#include <base/printable.hpp>
 #include <data/caption.hpp>
 #include <data/metadata.hpp>
 #include <data/names.hpp>
@@ -88,7 +89,14 @@ class Lister {
     if (!source_.metadata.empty()) return source_.metadata;
     for (const char* name : {"metadata.jsonl", "metadata.csv"}) {
       const fs::path file = fs::path(source_.folder) / name;
-      if (!fs::exists(file)) continue;
+      std::error_code error;
+      if (!fs::exists(fs::symlink_status(file, error))) continue;
+      if (!lies_in(file, root_))
+        throw Error(ExitCode::bad_input,
+                    printable(file.string()) +
+                        ": is a link to nothing or out of the data folder; name it in the recipe "
+                        "(data.metadata) if it is meant",
+                    "DATASET");
       notes_.push_back("pictures and captions of " + source_.folder + " are those that " + name + " names");
       return file;
     }

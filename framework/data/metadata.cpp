@@ -2,6 +2,7 @@
 
 #include <base/files.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/safetensors_header.hpp>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ constexpr std::array kCaptionColumns = {"caption", "prompt", "text"};
 
 std::string joined(std::span<const std::string> names) {
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + quote_name(name);
   return text;
 }
 
@@ -35,7 +36,7 @@ nlohmann::json parse_line(std::string_view line) {
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw Error(ExitCode::bad_input, "has the key \"" + parsed.get<std::string>() + "\" twice");
+      throw Error(ExitCode::bad_input, "has the key " + quote_name(parsed.get<std::string>()) + " twice");
     }
     return true;
   };

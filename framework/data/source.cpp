@@ -2,6 +2,7 @@
 
 #include <base/hash.hpp>
 #include <base/heartbeat.hpp>
+#include <base/printable.hpp>
 #include <data/caption.hpp>
 #include <data/image.hpp>
 #include <data/listing.hpp>
@@ -46,6 +47,7 @@ class Scan {
     if (!problems_.empty()) verify_the_rest();
     if (!problems_.empty()) report();
     add_notes();
+    for (std::string& note : dataset_.notes) note = printable(note);
     if (dataset_.samples.empty())
       throw Error(ExitCode::bad_input, "no picture is left to train on:\n" + notes(), "DATASET");
     return std::move(dataset_);
@@ -95,11 +97,12 @@ class Scan {
     std::stable_sort(problems_.files.begin(), problems_.files.end(),
                      [](const auto& a, const auto& b) { return a.name < b.name; });
     std::string text;
-    for (const std::string& source : problems_.sources) text += source + "\n";
+    for (const std::string& source : problems_.sources) text += printable(source) + "\n";
     if (!problems_.files.empty()) {
       const std::size_t count = problems_.files.size();
       text += std::to_string(count) + (count == 1 ? " file cannot be used:\n" : " files cannot be used:\n");
-      for (const auto& [name, reason] : problems_.files) text += "  " + name + ": " + reason + "\n";
+      for (const auto& [name, reason] : problems_.files)
+        text += "  " + printable(name) + ": " + printable(reason) + "\n";
     }
     text += problems_.captions_missing
                 ? "Add the missing captions, or give the source one caption for all pictures: caption = \"...\""

@@ -1,5 +1,6 @@
 #include <base/files.hpp>
 #include <base/hash.hpp>
+#include <base/printable.hpp>
 #include <data/caption.hpp>
 #include <data/listing.hpp>
 #include <data/source.hpp>
@@ -59,7 +60,7 @@ Dataset scan_texts(std::span<const recipe::Data> sources) {
         sample.source = i;
         dataset.samples.push_back(std::move(sample));
       } catch (const Error& error) {
-        problems += "  " + file.string() + ": " + error.what() + "\n";
+        problems += "  " + printable(file.string()) + ": " + printable(error.what()) + "\n";
       }
     }
   }

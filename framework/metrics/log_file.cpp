@@ -1,20 +1,25 @@
 #include <metrics/log_file.hpp>
 
-#include <base/files.hpp>
+#include <trainer/sdk/error.hpp>
 
-#include <limits>
+#include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace trainer::metrics {
 namespace {
 
-/// The "step" of a line, or none: such a line stays with the one before it.
-int64_t step_of(std::string_view line) {
+/// Lines that this program writes are far shorter; of a longer one no step is read.
+constexpr std::size_t kLongestLine = std::size_t{16} << 20;
+
+/// Whether a line has a "step" after `step`. One without a step stays with the line before it.
+bool is_after(std::string_view line, int64_t step) {
   const auto object = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
-  if (!object.is_object()) return std::numeric_limits<int64_t>::min();
-  const auto step = object.find("step");
-  const bool given = step != object.end() && step->is_number_integer();
-  return given ? step->get<int64_t>() : std::numeric_limits<int64_t>::min();
+  if (!object.is_object()) return false;
+  const auto found = object.find("step");
+  if (found == object.end() || !found->is_number()) return false;
+  if (found->is_number_float()) return found->get<double>() > static_cast<double>(step);
+  return (found->is_number_unsigned() && found->get<uint64_t>() > uint64_t{INT64_MAX}) || found->get<int64_t>() > step;
 }
 
 template <typename Value>
@@ -32,18 +37,35 @@ nlohmann::ordered_json to_json(const LogGroups& groups) {
   return object;
 }
 
-uint64_t kept_bytes(std::string_view text, int64_t step) {
-  std::size_t kept = 0;
+uint64_t kept_bytes(std::istream& log, int64_t step) {
+  uint64_t kept = 0, passed = 0;  // whole lines that stay; bytes seen
+  std::string line;
+  std::vector<char> piece(std::size_t{1} << 20);
   for (;;) {
-    const std::size_t end = text.find('\n', kept);
-    if (end == std::string_view::npos || step_of(text.substr(kept, end - kept)) > step) return kept;
-    kept = end + 1;
+    log.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    std::string_view rest(piece.data(), static_cast<std::size_t>(log.gcount()));
+    if (rest.empty()) return kept;
+    while (!rest.empty()) {
+      const std::size_t end = rest.find('\n'), size = std::min(end, rest.size());
+      if (line.size() <= kLongestLine) line.append(rest.substr(0, size));
+      passed += size;
+      rest.remove_prefix(size);
+      if (end == std::string_view::npos) break;
+      if (line.size() <= kLongestLine && is_after(line, step)) return kept;
+      rest.remove_prefix(1);
+      kept = ++passed;
+      line.clear();
+    }
   }
 }
 
 LogFile::LogFile(const std::filesystem::path& file, int64_t step) : file_(file, AppendFile::Mode::open_or_create) {
-  constexpr std::size_t kLimit = std::size_t{4} << 30;
-  file_.truncate(kept_bytes(read_file(file, kLimit, "log"), step));
+  if (!std::filesystem::is_regular_file(file)) throw Error(ExitCode::bad_input, file.string() + " is no regular file");
+  std::ifstream log(file, std::ios::binary);
+  if (!log) throw Error(ExitCode::io, "cannot read the log " + file.string());
+  const uint64_t kept = kept_bytes(log, step);
+  if (log.bad()) throw Error(ExitCode::io, "cannot read the log " + file.string());
+  file_.truncate(kept);
 }
 
 void LogFile::write(int64_t step, const std::vector<LogField>& fields) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
@@ -34,7 +35,7 @@ class LogFile {
   AppendFile file_;
 };
 
-/// Bytes of the lines of `text` that a start at `step` keeps.
-uint64_t kept_bytes(std::string_view text, int64_t step);
+/// Bytes of the lines of `log` that a start at `step` keeps.
+uint64_t kept_bytes(std::istream& log, int64_t step);
 
 }  // namespace trainer::metrics

@@ -57,7 +57,9 @@ std::string identity(const std::string& file) {
 }
 
 Node read_chain(const std::string& file, std::vector<std::string>& readers) {
-  Node root = parse_toml(read_file(file, kMaxBytes, "recipe"), file);
+  // A recipe of a stranger may name any file as its base: what is in one that is none is not for a message.
+  const bool shown = readers.empty() || file.ends_with(".toml");
+  Node root = parse_toml(read_file(file, kMaxBytes, "recipe"), file, shown);
   auto& entries = std::get<Node::Entries>(root.data);
   const auto extends = std::find_if(entries.begin(), entries.end(), [](const Entry& e) { return e.key == "extends"; });
   if (extends == entries.end()) return root;

@@ -1,5 +1,6 @@
 #include <recipe/document.hpp>
 
+#include <base/printable.hpp>
 #include <recipe/write.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -147,7 +148,7 @@ const Node* Node::find(std::string_view key) const {
 
 Node* Node::find(std::string_view key) { return const_cast<Node*>(std::as_const(*this).find(key)); }
 
-Node parse_toml(std::string_view text, const std::string& file) {
+Node parse_toml(std::string_view text, const std::string& file, bool show_line) {
   refuse_deep_keys(text, file);
   try {
     Node root = convert(toml::parse(text, file), file);
@@ -155,13 +156,14 @@ Node parse_toml(std::string_view text, const std::string& file) {
     return root;
   } catch (const toml::parse_error& error) {
     const SourcePosition position = position_of(error.source(), file);
-    const std::string line = line_of(text, position.line);
+    const std::string line = show_line ? line_of(text, position.line) : "";
     throw Error(ExitCode::bad_recipe, position.text() + ": not valid TOML: " + std::string(error.description()) +
                                           (line.empty() ? "" : "\n  " + line));
   }
 }
 
 Node parse_override_value(const std::string& text, const SourcePosition& position) {
+  if (!is_utf8(text)) throw Error(ExitCode::bad_recipe, "the value is not UTF-8: " + printable(text));
   Node value;
   try {
     const Node root = parse_toml("v = " + text, position.file);

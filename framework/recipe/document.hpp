@@ -39,8 +39,8 @@ struct Entry {
 };
 
 /// Reads a TOML text; `file` stands in positions. Throws Error (bad_recipe), "file:line:col: ...", with the text of the
-/// line. Nesting is limited, so that no text can exhaust the stack.
-Node parse_toml(std::string_view text, const std::string& file);
+/// line if `show_line`. Nesting is limited, so that no text can exhaust the stack.
+Node parse_toml(std::string_view text, const std::string& file, bool show_line = true);
 
 /// The value of `--set key=value`: TOML, or a bare word, which is a string. `position` is given to every part of it.
 Node parse_override_value(const std::string& text, const SourcePosition& position);

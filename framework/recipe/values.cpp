@@ -1,5 +1,6 @@
 #include <recipe/values.hpp>
 
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <recipe/paths.hpp>
 #include <recipe/write.hpp>
@@ -129,6 +130,9 @@ class Reader {
     const std::string expanded = expand_variables(text, problem);
     if (!problem.empty()) return fail(node, key, in_quotes(text) + ": " + problem);
     const std::string path = absolute_path(expanded, node.position, spec_.from_working_folder);
+    if (!is_utf8(path))  // checkpoints keep the recipe in JSON
+      return fail(node, key,
+                  "the path \"" + printable(path) + "\" is not UTF-8: rename the folder, or name a link to it");
     const LoadOptions& options = reading_.options;
     if (spec_.must_exist && (options.paths_must_exist || (options.model_must_exist && key.starts_with("model.")))) {
       if (const std::string missing = missing_path(path); !missing.empty()) return fail(node, key, missing);

@@ -1,3 +1,4 @@
+#include <base/printable.hpp>
 #include <nlohmann/json.hpp>
 #include <text/bpe.hpp>
 #include <text/utf8.hpp>
@@ -22,6 +23,13 @@ struct Candidate {
     return std::tie(rank, position) > std::tie(other.rank, other.position);
   }
 };
+
+/// A value for a message, shortened.
+std::string shown(const nlohmann::json& value) {
+  constexpr std::size_t kShown = 80;
+  const std::string text = value.dump();
+  return printable(text.size() <= kShown ? text : text.substr(0, kShown) + "...");
+}
 
 }  // namespace
 
@@ -49,7 +57,7 @@ void Bpe::read_options(const TokenizerFile& file) {
   const nlohmann::json& model = *found;
   const auto type = model.find("type");
   if (type != model.end() && *type != "BPE")
-    fail("TOK_UNSUPPORTED", "model.type is " + type->dump() + "; only byte-level BPE tokenizers can be used");
+    fail("TOK_UNSUPPORTED", "model.type is " + shown(*type) + "; only byte-level BPE tokenizers can be used");
   if (!model.contains("merges")) fail("TOK_FIELD", "model.merges is missing");
   const auto flag = [&](const char* key) {
     const auto value = model.find(key);
@@ -65,13 +73,13 @@ void Bpe::read_options(const TokenizerFile& file) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "dropout"}) {
     const auto value = model.find(key);
     if (value != model.end() && !value->is_null() && *value != "" && *value != 0)
-      fail("TOK_UNSUPPORTED", std::string("model.") + key + " is " + value->dump() + "; only null can be used");
+      fail("TOK_UNSUPPORTED", std::string("model.") + key + " is " + shown(*value) + "; only null can be used");
   }
   const auto unknown = model.find("unk_token");
   if (unknown == model.end() || unknown->is_null()) return;
   if (!unknown->is_string()) fail("TOK_FIELD", "model.unk_token must be a token or null");
   unknown_ = vocabulary_.id(unknown->get_ref<const std::string&>());
-  if (!unknown_) fail("TOK_INCONSISTENT", "model.unk_token " + unknown->dump() + " is not in model.vocab");
+  if (!unknown_) fail("TOK_INCONSISTENT", "model.unk_token " + shown(*unknown) + " is not in model.vocab");
 }
 
 void Bpe::read_merges(const TokenizerFile& file) {

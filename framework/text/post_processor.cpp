@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 #include <text/post_processor.hpp>
+#include <text/utf8.hpp>
 #include <text/vocabulary.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -25,10 +26,11 @@ std::vector<int64_t> ids_of(const Json& special_tokens, const std::string& token
   std::vector<int64_t> ids;
   for (const Json& id : member(entry, "ids", Json::value_t::array, where + ".special_tokens")) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMaxVocabulary)
-      fail("TOK_FIELD", where + ".special_tokens", "the ids of \"" + token + "\" must be whole numbers below 2000000");
+      fail("TOK_FIELD", where + ".special_tokens",
+           "the ids of " + in_quotes(token) + " must be whole numbers below 2000000");
     if (!known(id.get<int64_t>()))
       fail("TOK_INCONSISTENT", where + ".special_tokens",
-           "id " + id.dump() + " of \"" + token + "\" is neither in model.vocab nor among added_tokens");
+           "id " + id.dump() + " of " + in_quotes(token) + " is neither in model.vocab nor among added_tokens");
     ids.push_back(id.get<int64_t>());
   }
   return ids;
@@ -52,7 +54,7 @@ void PostProcessor::add(const Json& description, const std::function<bool(int64_
   }
   if (type != "TemplateProcessing")
     fail("TOK_UNSUPPORTED", where,
-         "post-processor \"" + type + "\" is not supported; known: ByteLevel, TemplateProcessing, Sequence");
+         "post-processor " + in_quotes(type) + " is not supported; known: ByteLevel, TemplateProcessing, Sequence");
   Template result;
   std::size_t texts = 0;
   for (const Json& part : member(description, "single", Json::value_t::array, where)) {

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 #include <text/pre_tokenizer.hpp>
+#include <text/utf8.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
@@ -83,7 +84,7 @@ void Normalizer::add(const Json& description, const std::string& where) {
   const auto form = kForms.find(type);
   if (form == kForms.end())
     fail("TOK_UNSUPPORTED", where,
-         "normalizer \"" + type + "\" is not supported; known: NFC, NFD, NFKC, NFKD, Sequence");
+         "normalizer " + in_quotes(type) + " is not supported; known: NFC, NFD, NFKC, NFKD, Sequence");
   forms_.push_back(form->second);
 }
 
@@ -129,7 +130,7 @@ void PreTokenizer::add(const Json& description, const std::string& where) {
         Split{pattern_of(description, where), behaviour->second, flag(description, "invert", false, where)});
   } else {
     fail("TOK_UNSUPPORTED", where,
-         "pre-tokenizer \"" + type + "\" is not supported; known: Sequence, Split, ByteLevel");
+         "pre-tokenizer " + in_quotes(type) + " is not supported; known: Sequence, Split, ByteLevel");
   }
 }
 

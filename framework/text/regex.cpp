@@ -1,5 +1,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <base/printable.hpp>
 #include <text/regex.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -20,7 +21,7 @@ constexpr std::string_view kWord = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
 
 Error regex_error(std::string_view pattern, std::size_t offset, const std::string& why) {
   return {ExitCode::bad_input,
-          "regular expression \"" + std::string(pattern) + "\", offset " + std::to_string(offset) + ": " + why,
+          "regular expression \"" + printable(pattern) + "\", offset " + std::to_string(offset) + ": " + why,
           "TOK_REGEX"};
 }
 
@@ -146,7 +147,7 @@ struct Regex::Impl {
     if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
     if (found < 0)
       throw Error(ExitCode::bad_input,
-                  "regular expression \"" + pattern + "\" gave up at byte " + std::to_string(at) +
+                  "regular expression \"" + printable(pattern) + "\" gave up at byte " + std::to_string(at) +
                       " of the text: " + message_of(found) + "; shorten the text",
                   "TOK_REGEX");
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);

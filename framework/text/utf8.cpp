@@ -1,4 +1,5 @@
 #include <utf8proc.h>
+#include <base/printable.hpp>
 #include <text/utf8.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -111,7 +112,7 @@ std::string replace_invalid_utf8(std::string_view bytes) {
 std::string in_quotes(std::string_view text) {
   std::size_t end = std::min<std::size_t>(text.size(), 80);
   while (end < text.size() && is_continuation(text, end)) ++end;
-  return "\"" + replace_invalid_utf8(text.substr(0, end)) + (end < text.size() ? "...\"" : "\"");
+  return "\"" + printable(replace_invalid_utf8(text.substr(0, end))) + (end < text.size() ? "...\"" : "\"");
 }
 
 void append_character(std::string& text, int32_t character) {

@@ -24,7 +24,7 @@ std::optional<std::size_t> invalid_utf8_offset(std::string_view bytes);
 /// Valid UTF-8: each maximal ill-formed part becomes one U+FFFD, as WHATWG and Rust's from_utf8_lossy do.
 std::string replace_invalid_utf8(std::string_view bytes);
 
-/// The text between double quotes for a message: shortened to about 80 bytes, valid UTF-8.
+/// The text between double quotes for a message: shortened to about 80 bytes, valid UTF-8, printable.
 std::string in_quotes(std::string_view text);
 
 /// Appends one character.

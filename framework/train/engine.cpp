@@ -5,6 +5,7 @@
 #include <base/device_error.hpp>
 #include <base/files.hpp>
 #include <base/log.hpp>
+#include <base/printable.hpp>
 #include <data/image.hpp>
 #include <planner/byte_counter.hpp>
 #include <recipe/locate.hpp>
@@ -40,7 +41,7 @@ std::string short_text(const c10::Error& error) {
 }
 
 int report(ExitCode code, const std::string& message) {
-  std::fprintf(stderr, "error: %s\n", message.c_str());
+  std::fprintf(stderr, "error: %s\n", printable_lines(message).c_str());
   return static_cast<int>(code);
 }
 

@@ -2,6 +2,7 @@
 #include <base/files.hpp>
 #include <base/json_depth.hpp>
 #include <base/log.hpp>
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/attestation.hpp>
@@ -82,7 +83,7 @@ void Run::print_results() const {
         {"samples", last_grid_.string()},  {"checkpoint", last_checkpoint_.string()}, {"peak_memory", memory.peak},
         {"bytes", metrics::to_json(bytes)}};
     if (!record_.validations().empty()) json["validation"] = to_json(record_.validations());
-    std::printf("%s\n", json.dump(2).c_str());
+    std::printf("%s\n", printable_json(json).c_str());
     return;
   }
   if (const Record::EarlyLoss early = record_.early_loss(); early.step > 0)
@@ -90,10 +91,11 @@ void Run::print_results() const {
                 static_cast<long long>(early.step), record_.loss().value());
   if (const std::string validation = in_words(record_.validations()); !validation.empty())
     std::printf("validation  %s\n", validation.c_str());
-  std::printf("%-11s %s\n", loaded_.adapter ? "LoRA" : "model", last_export_.c_str());
-  if (!last_grid_.empty()) std::printf("samples     %s\n", last_grid_.c_str());
-  std::printf("checkpoint  %s\nlog         %s\n", last_checkpoint_.c_str(), (folder_ / "log.jsonl").c_str());
-  if (record_.on_tensorboard()) std::printf("TensorBoard %s\n", (folder_ / "tb").c_str());
+  std::printf("%-11s %s\n", loaded_.adapter ? "LoRA" : "model", printable(last_export_.string()).c_str());
+  if (!last_grid_.empty()) std::printf("samples     %s\n", printable(last_grid_.string()).c_str());
+  std::printf("checkpoint  %s\nlog         %s\n", printable(last_checkpoint_.string()).c_str(),
+              printable((folder_ / "log.jsonl").string()).c_str());
+  if (record_.on_tensorboard()) std::printf("TensorBoard %s\n", printable((folder_ / "tb").string()).c_str());
   std::printf("peak memory %s\n", format_bytes(static_cast<double>(memory.peak)).c_str());
   for (const auto& [device, numbers] : bytes) std::printf("%-11s %s\n", device.c_str(), in_words(numbers).c_str());
 }

@@ -137,7 +137,7 @@ void ModelFiles::open_folder(const ModelOptions& options) {
 void ModelFiles::open_index(const std::string& index_name, const ModelOptions& options) {
   const std::string shown = (path_ / index_name).string();
   const ShardIndex index = parse_shard_index(read_file(shown, kMaxIndexBytes, "shard index"), shown);
-  for (MappedFile& file : open_shards(index, path_, options.allow_symlinks)) {
+  for (MappedFile& file : open_shards(index, path_)) {
     files_.emplace_back(std::move(file), options.read);
   }
   std::vector<const Header*> headers;

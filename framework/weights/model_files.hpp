@@ -16,8 +16,7 @@ namespace trainer::weights {
 
 struct ModelOptions {
   ReadOptions read = {.profile = Profile::compat};  ///< models come from others: compat
-  bool allow_symlinks = false;  ///< shards may be links to anywhere, not only into a Hugging Face cache
-  std::string component = {};   ///< subfolder to take when the path is a whole pipeline, e.g. "transformer"
+  std::string component = {};  ///< subfolder to take when the path is a whole pipeline, e.g. "transformer"
 };
 
 /// All tensors of a model, merged over its shards.

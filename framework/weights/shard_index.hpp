@@ -31,11 +31,11 @@ ShardIndex parse_shard_index(std::string_view text, const std::string& file_name
 /// Opens a file of a model folder. A symbolic link is followed only into the folder itself or into the `blobs` folder
 /// of the Hugging Face cache that the folder is part of (`models--X/snapshots/REV/...` -> `models--X/blobs/HASH`).
 /// Throws Error: bad_input IDX_SYMLINK, and as MappedFile::open.
-MappedFile open_in_folder(const std::filesystem::path& folder, const std::string& name, bool allow_symlinks);
+MappedFile open_in_folder(const std::filesystem::path& folder, const std::string& name);
 
 /// Opens all shards; a missing one is reported with all others that are missing, before anything is read.
 /// Throws Error: not_found IDX_MISSING_SHARD; bad_input IDX_SYMLINK, IDX_LIMIT (one file under two names).
-std::vector<MappedFile> open_shards(const ShardIndex& index, const std::filesystem::path& folder, bool allow_symlinks);
+std::vector<MappedFile> open_shards(const ShardIndex& index, const std::filesystem::path& folder);
 
 /// Compares the index with what the shards hold (in the order of `index.shards`). Returns what compat lets pass.
 /// Throws Error (bad_input): IDX_MISSING_TENSOR, IDX_WRONG_SHARD, IDX_DUP_TENSOR; strict also IDX_EXTRA_TENSOR,

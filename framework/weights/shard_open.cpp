@@ -53,9 +53,9 @@ std::string link_help(const fs::path& file, const fs::path& target) {
 
 }  // namespace
 
-MappedFile open_in_folder(const fs::path& folder, const std::string& name, bool allow_symlinks) {
+MappedFile open_in_folder(const fs::path& folder, const std::string& name) {
   const Folder open_folder(folder);
-  MappedFile file = MappedFile::open_at(open_folder.fd(), name, folder / name, allow_symlinks);
+  MappedFile file = MappedFile::open_at(open_folder.fd(), name, folder / name, false);
   if (file.is_open()) return file;
 
   std::error_code error;
@@ -75,7 +75,7 @@ MappedFile open_in_folder(const fs::path& folder, const std::string& name, bool 
   return real;
 }
 
-std::vector<MappedFile> open_shards(const ShardIndex& index, const fs::path& folder, bool allow_symlinks) {
+std::vector<MappedFile> open_shards(const ShardIndex& index, const fs::path& folder) {
   std::string missing;
   std::size_t count = 0;
   for (const std::string& shard : index.shards) {
@@ -92,7 +92,7 @@ std::vector<MappedFile> open_shards(const ShardIndex& index, const fs::path& fol
   }
   std::vector<MappedFile> files;
   for (const std::string& shard : index.shards) {
-    files.push_back(open_in_folder(folder, shard, allow_symlinks));
+    files.push_back(open_in_folder(folder, shard));
     for (std::size_t i = 0; i + 1 < files.size(); ++i) {
       if (!files[i].same_file(files.back())) continue;
       throw Error(ExitCode::bad_input,

@@ -23,6 +23,13 @@ const std::string kDouble = "transformer_blocks.", kSingle = "single_transformer
   throw Error(ExitCode::bad_input, "config.json of " + weights.describe() + ": " + what, "MODEL_CONFIG");
 }
 
+/// A value for a message, in ASCII, shortened.
+std::string shown(const json& value) {
+  constexpr std::size_t kShown = 120;
+  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
+}
+
 /// The fields of diffusers' Flux2Transformer2DModel with its defaults, taken from `object` when present.
 class Fields {
  public:
@@ -73,7 +80,7 @@ class Fields {
     for (const auto& [key, value] : object_.items()) {
       if (key.starts_with('_') || known_.contains(key)) continue;
       const std::vector<std::string> known(known_.begin(), known_.end());
-      bad_config("unknown field \"" + key + "\"" + did_you_mean(key, known) +
+      bad_config("unknown field " + quote_name(key) + did_you_mean(key, known) +
                      ": it may change the computation in a way this version does not reproduce",
                  weights_);
     }
@@ -86,9 +93,7 @@ class Fields {
     return it == object_.end() ? nullptr : &*it;
   }
   [[noreturn]] void fail(const char* name, const json& value, const std::string& expected) const {
-    bad_config("field \"" + std::string(name) + "\" is " + value.dump(-1, ' ', true, json::error_handler_t::replace) +
-                   ", it must be " + expected,
-               weights_);
+    bad_config("field \"" + std::string(name) + "\" is " + shown(value) + ", it must be " + expected, weights_);
   }
   const json& object_;
   const WeightSource& weights_;

@@ -12,6 +12,13 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxWidth = 1 << 16, kMaxLevels = 8, kMaxLayers = 64;
 
+/// A value for a message, in ASCII, shortened.
+std::string shown(const Json& value) {
+  constexpr std::size_t kShown = 120;
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
+}
+
 /// Reads typed keys of one JSON object; a missing key or null leaves the value as it is.
 class Reader {
  public:
@@ -54,14 +61,14 @@ class Reader {
   void only(const char* key, const Json& allowed) const {
     const Json* found = find(key);
     if (found != nullptr && *found != allowed)
-      fail(key, "is " + found->dump() + ", only " + allowed.dump() + " is supported");
+      fail(key, "is " + shown(*found) + ", only " + allowed.dump() + " is supported");
   }
   void only_items(const char* key, const char* allowed) const {
     const Json* found = find(key);
     if (found == nullptr) return;
     if (!found->is_array()) fail(key, "must be a list of block types");
     for (const Json& item : *found) {
-      if (item != allowed) fail(key, "holds " + item.dump() + ", only \"" + allowed + "\" is supported");
+      if (item != allowed) fail(key, "holds " + shown(item) + ", only \"" + allowed + "\" is supported");
     }
   }
 

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 }
 
 std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
 }
@@ -94,14 +94,14 @@ Section text_section(const Json& root, Family family) {
   if (family == Family::qwen3) {
     const std::string type = model_type(top);
     if (type == "qwen3") return top;
-    fail("model_type is \"" + type + "\", expected \"qwen3\"" +
+    fail("model_type is " + quote_name(type) + ", expected \"qwen3\"" +
          (type.starts_with("mistral") ? " (for FLUX.2 dev set text_encoder.kind = \"mistral\")" : ""));
   }
   const std::optional<Section> nested = top.section("text_config");
   const Section& section = nested ? *nested : top;
   const std::string type = model_type(section);
   if (type != "mistral")
-    fail(section.full("model_type") + " is \"" + type + "\", expected \"mistral\"" +
+    fail(section.full("model_type") + " is " + quote_name(type) + ", expected \"mistral\"" +
          (type == "qwen3" ? " (for FLUX.2 klein set text_encoder.kind = \"qwen3\")" : ""));
   return section;
 }

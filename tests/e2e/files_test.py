@@ -8,11 +8,11 @@ import struct
 import subprocess
 
 from program import (
-    MODEL, PICTURES, SMALL, TIMEOUT, Case, Result, RunCase, main, read_header, reseal,
+    MODEL, PICTURES, PROGRAM, SMALL, TIMEOUT, Case, Result, RunCase, environment, main, read_header, reseal,
     settings, write_safetensors,
 )  # fmt: skip
 
-USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, IO, LOCKED = 2, 65, 66, 69, 74, 77
+USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, IO, LOCKED, BAD_RECIPE = 2, 65, 66, 69, 74, 77, 78
 LIBC = ctypes.CDLL(None)
 DEEP = "[" * 100_000 + "]" * 100_000  # 200 kB; a copy of the tree takes more stack than there is
 NESTED = "nested deeper than 64 levels"
@@ -208,6 +208,65 @@ class Outputs(RunCase):
         self.expect(0, ["after step 1"], *self.arguments(run, run__steps=2), env=env)
 
 
+class Names(RunCase):
+    """Names and texts of strangers: bytes that are no UTF-8, and what would command the terminal."""
+
+    def raw(self, *arguments):
+        """(exit code, stdout, stderr) as bytes."""
+        process = subprocess.run([PROGRAM, *map(os.fsencode, map(str, arguments))], env=environment(), cwd=self.folder,
+                                 capture_output=True, timeout=TIMEOUT)  # fmt: skip
+        return process.returncode, process.stdout, process.stderr
+
+    def settings(self, *pairs, **more):
+        return settings(*pairs, cache__folder=self.cache, **{"run__output": self.folder / "run", **more})
+
+    def test_a_path_that_is_no_utf8_is_told_before_the_run(self):
+        odd = os.fsdecode(b"odd\xff")
+        for pair in ({"run__output": self.folder / odd}, {"cache__folder": odd}):
+            for command in ("check", "run"):
+                code, _, err = self.raw(command, SMALL, *settings(**pair))
+                self.assertEqual((code, b"is not UTF-8: " in err), (BAD_RECIPE, True), err)
+        (self.folder / odd).mkdir()
+        recipe = self.folder / odd / "small.toml"
+        recipe.write_text(f'extends = "{SMALL}"\n')
+        for command in (["check", recipe, *self.settings()], ["inspect", self.folder / odd],
+                        ["export", self.folder / odd, "--format", "kohya"]):  # fmt: skip
+            for json_too in ([], ["--json"]):
+                code, _, err = self.raw(*json_too, *command)
+                self.assertEqual((code, rb'odd\xff' in err, b"is not UTF-8: rename" in err), (USAGE, True, True), err)
+
+    def test_a_picture_with_an_odd_name(self):
+        folder, names = self.pictures("pictures")
+        odd = folder / os.fsdecode(b"a\x1b[2J\xc2\x9b2J\nok     everything fine\nERROR  forged\xff.gif")
+        odd.write_bytes(b"x")
+        data = self.settings(f'data=[{{folder="{folder}"}}]')
+        code, out, err = self.raw("check", SMALL, *data)
+        self.assertEqual(code, BAD_INPUT, out + err)
+        for output in (out, err):
+            self.assertNotRegex(output, rb"[\x00-\x09\x0b-\x1f\x7f-\xff]")
+            self.assertNotRegex(output, rb"(?m)^(ok     everything|ERROR  forged)")
+        self.assertIn(rb"a\x1b[2J\xc2\x9b2J\x0aok     everything fine\x0aERROR  forged\xff.gif", out)
+        code, out, err = self.raw("--json", "check", SMALL, *data)
+        self.assertEqual(code, BAD_INPUT, out + err)
+        self.assertIn("data", [error["part"] for error in json.loads(out)["errors"]])
+        code, out, err = self.raw("run", SMALL, *data)
+        self.assertEqual(code, BAD_INPUT, out + err)
+        self.assertNotIn(b"\x1b", err)
+        odd.rename(folder / os.fsdecode(b"a\x1b\xff.png"))
+        shutil.copy(folder / names[0], folder / os.fsdecode(b"a\x1b\xff.png"))
+        (folder / os.fsdecode(b"a\x1b\xff.txt")).write_text("a fox")
+        code, out, err = self.raw("run", SMALL, *data, *settings(run__steps=1))
+        self.assertEqual(code, 0, out + err)
+
+    def test_errors_of_files_command_no_terminal(self):
+        metadata = {"lora_adapter_metadata": '{"lora_alpha": "\\u001b[2J"}'}
+        lora = write_lora(self.folder / "a\x1b[2J.safetensors", metadata)
+        for command in (["inspect", lora], ["export", lora, "--format", "kohya"], ["--json", "inspect", lora],
+                        ["inspect", self.folder / "b\x1b[2J"]):  # fmt: skip
+            _, out, err = self.raw(*command)
+            self.assertNotIn(b"\x1b", out + err)
+
+
 class Inspect(RunCase):
     def inspect(self, path):
         return json.loads(self.expect(0, [], "--json", "inspect", path).out)
@@ -229,9 +288,45 @@ class Inspect(RunCase):
         self.assertIn("flux2", report["not_a_model_of"])
         self.assertNotIn("read_by", report)
 
+    def test_a_lora_whose_names_are_known_is_no_strangers(self):
+        unknown = "LoRA of a family that no model plugin knows"
+        for metadata, text in (({"lora_adapter_metadata": '{"lora_alpha": "8"}'}, "no number above 0"),
+                               ({"lora_adapter_metadata": '{"use_dora": true}'}, "DoRA")):  # fmt: skip
+            lora = write_lora(self.folder / "a.safetensors", metadata)
+            report = self.inspect(lora)
+            self.assertEqual(report["what"], "damaged or unsupported LoRA for FLUX.2")
+            self.assertIn(text, report["problem"])
+            result = self.expect(BAD_INPUT, [text], "export", lora, "--format", "kohya")
+            self.assertNotIn("no model plugin knows", result.text)
+        header, data = read_header(write_lora(self.folder / "b.safetensors"))
+        header[f"{LAYER}.alpha"] = {"dtype": "F32", "shape": [], "data_offsets": [len(data), len(data) + 4]}
+        write_safetensors(self.folder / "b.safetensors", header, data + bytes(4))
+        report = self.inspect(self.folder / "b.safetensors")
+        self.assertEqual(report["what"], "damaged or unsupported LoRA for FLUX.2")
+        self.assertIn("no positive number, as an alpha must be", report["problem"])
+        peft = {name.replace("transformer.", "base_model.model.", 1): entry for name, entry in header.items()}
+        write_safetensors(self.folder / "c.safetensors", peft, data + bytes(4))
+        os.mkfifo(self.folder / "adapter_config.json")
+        self.assertEqual(self.inspect(self.folder / "c.safetensors")["what"], "damaged or unsupported LoRA for FLUX.2")
+        other = {name.replace("to_q", "to_x"): entry for name, entry in header.items()}
+        write_safetensors(self.folder / "d.safetensors", other, data + bytes(4))
+        self.assertEqual(self.inspect(self.folder / "d.safetensors")["what"], unknown)
+
+    def test_a_cache_entry_says_who_reads_it(self):
+        entries = sorted(path for path in self.cache.rglob("*.safetensors"))
+        for entry in (entries[0], entries[-1]):
+            report = self.inspect(entry)
+            self.assertTrue(report["what"].startswith("cache entry: "), report)
+            self.assertIn("trainer", report["read_by"])
+
     def test_what_is_in_a_run(self):
         run = self.folder / "run"
-        self.train(run, run__steps=2)
+        self.train(run, run__steps=2, adapter__alpha=6)
+        report = self.inspect(run / "ckpt/step-0000000002")
+        self.assertEqual({key: report[key] for key in ("model", "trains", "rank", "alpha", "family")},
+                         {"model": "flux2", "trains": "lora", "rank": 4, "alpha": 6, "family": "FLUX.2"})  # fmt: skip
+        self.assertEqual(report["read_by"], f"trainer run RECIPE --resume {run / 'ckpt/step-0000000002'}")
+        self.assertEqual(sum(report["dtypes"].values()), 3 * report["trained"] + report["dtypes"].get("I64", 0))
         self.expect(NOT_FOUND, ["folder of a run", "ckpt/step-0000000002", "lora/small-2.safetensors"], "inspect", run)
         manifest = run / "ckpt/step-0000000002/MANIFEST.json"
         self.assertEqual(self.inspect(manifest), self.inspect(manifest.parent))

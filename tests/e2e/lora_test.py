@@ -65,7 +65,7 @@ class Export(LoraCase):
         write_safetensors(bad, header, data[:begin] + array.array("f", [float("nan")]).tobytes() + data[begin + 4 :])
         self.refused(bad, name, "NaN")
         report = self.inspect(bad)
-        self.assertEqual((report["what"], report["finite"], report["not_finite"]), ("damaged LoRA", False, [name]))
+        self.assertEqual((report["what"], report["finite"], report["not_finite"]), ("damaged or unsupported LoRA for FLUX.2", False, [name]))
 
     def test_unmatched_keys_are_named(self):
         lora = self.trained()

@@ -3,6 +3,7 @@
 Runs in the environment of environment.py, on the results that interop_test.py made in TRAINER_INTEROP_WORK.
 """
 
+import json
 import logging
 import os
 import pathlib
@@ -196,6 +197,24 @@ class Lora(unittest.TestCase):
         )
         reference = theirs(pipe.transformer, inputs())
         self.assertLess(error(ours(MODEL / "transformer", WORK / "theirs.safetensors"), reference), TOLERANCE)
+
+    def test_alphas_are_those_that_peft_takes(self):
+        """Of a configuration without lora_alpha, with two patterns that fit, and with a dot that is no dot."""
+        tensors = load_file(WORK / "scaled/lora/quickstart-20.safetensors")
+        targets = sorted({key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors})
+        found = []
+        for config in ({"lora_alpha": 4}, {}, {"alpha_pattern": {"to_q": 3, "attn.to_q": 20}},
+                       {"alpha_pattern": {"attn.to_q": 20, "to_q": 3}},
+                       {"lora_alpha": 10, "alpha_pattern": {"linear.out": 1, "attn_to_q": 50}}):  # fmt: skip
+            config = {f"{PREFIX}{key}": value for key, value in {"r": 4, "target_modules": targets, **config}.items()}
+            metadata = {"format": "pt", "lora_adapter_metadata": json.dumps(config)}
+            save_file(tensors, WORK / "alphas.safetensors", metadata=metadata)
+            reference = theirs(with_lora(self, WORK / "alphas.safetensors").transformer, inputs())
+            self.assertLess(error(ours(MODEL / "transformer", WORK / "alphas.safetensors"), reference), TOLERANCE, config)
+            found.append(reference)
+        for i, one in enumerate(found):
+            for other in found[:i]:
+                self.assertGreater(error(one, other), 10 * TOLERANCE, "each configuration must matter")
 
     def test_the_judge_notices_an_ignored_key(self):
         tensors = load_file(WORK / "scaled/lora/quickstart-20.safetensors")

@@ -1,10 +1,12 @@
 /// @file The parts of `trainer inspect` that have a source of their own.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <plugin/loader.hpp>
 #include <string>
+#include <vector>
 #include <weights/model_files.hpp>
 
 namespace trainer::train {
@@ -24,6 +26,15 @@ bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files
 /// False when no plugin reads it.
 bool inspect_encoder(Json& json, const std::shared_ptr<weights::ModelFiles>& files, plugin::Loader& loader,
                      const std::string& kind);
+
+/// What a checkpoint's folder holds: model, adapter with rank and alpha or all parameters, tensors, who reads it.
+/// Throws as checkpoint::load; of a recipe in it that cannot be read says why.
+Json inspect_checkpoint(const std::filesystem::path& folder, plugin::Loader& loader);
+
+/// As the file format names it, e.g. "BF16".
+std::string dtype_text(at::ScalarType type);
+/// "192 x 4"
+std::string shape_text(const std::vector<int64_t>& shape);
 
 /// config.json beside the files; discarded when there is none or it is no JSON.
 Json config_of(const weights::ModelFiles& files);

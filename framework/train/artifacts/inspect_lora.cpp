@@ -60,8 +60,9 @@ bool inspect_lora(Json& json, const weights::ModelFiles& files, plugin::Loader& 
     json["read_by"] = it != formats.end() ? "trainer, " + it->readers : "trainer; `trainer export` makes others of it";
     add_layers(json, known);
   } catch (const Error& error) {
-    const bool damaged = error.code() == "LORA_NONFINITE";
-    json["what"] = damaged ? "damaged LoRA" : "LoRA of a family that no model plugin knows";
+    const auto family = family_of_names(loader, file);
+    json["what"] =
+        family ? "damaged or unsupported LoRA for " + family->name : "LoRA of a family that no model plugin knows";
     json["problem"] = error.what();
     add_keys(json, file);
   }

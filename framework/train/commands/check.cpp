@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <base/entries.hpp>
 #include <base/files.hpp>
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <checkpoint/attempts.hpp>
 #include <checkpoint/committed.hpp>
@@ -36,6 +37,14 @@ namespace trainer::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// A text of several lines, of which none but the first begins where a finding does: names of files in it are anything.
+std::string indented(const std::string& text) {
+  std::string lines;
+  for (const char c : printable_lines(text.ends_with('\n') ? std::string_view(text).substr(0, text.size() - 1) : text))
+    lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  return lines;
+}
 
 /// Collects what was found: facts worth knowing and everything that would stop the run.
 class Findings {
@@ -71,12 +80,11 @@ class Findings {
     for (const auto& [name, text] : facts_) json["facts"][name] = text;
     for (const auto& [name, text] : errors_) json["errors"].push_back({{"part", name}, {"message", text}});
     if (as_json) {
-      std::printf("%s\n", json.dump(2).c_str());
+      std::printf("%s\n", printable_json(json).c_str());
       return static_cast<int>(exit_code_);
     }
-    for (const auto& [name, text] : facts_)
-      std::printf("ok     %-14s %s%s", name.c_str(), text.c_str(), text.ends_with('\n') ? "" : "\n");
-    for (const auto& [name, text] : errors_) std::printf("ERROR  %-14s %s\n", name.c_str(), text.c_str());
+    for (const auto& [name, text] : facts_) std::printf("ok     %-14s %s\n", name.c_str(), indented(text).c_str());
+    for (const auto& [name, text] : errors_) std::printf("ERROR  %-14s %s\n", name.c_str(), indented(text).c_str());
     if (errors_.empty())
       std::printf("The recipe is ready to run.\n");
     else

@@ -1,6 +1,7 @@
 /// @file `trainer doctor`: what this process really loaded.
 #include <ATen/Parallel.h>
 #include <torch/version.h>
+#include <base/printable.hpp>
 #include <nlohmann/json.hpp>
 #include <train/commands/commands.hpp>
 
@@ -37,7 +38,7 @@ int command_doctor(const Request& request) {
   for (const auto& [folder, origin] : request.plugins)
     facts["plugins"].push_back(folder.string() + " (" + origin + ")");
   if (request.json) {
-    std::printf("%s\n", facts.dump(2).c_str());
+    std::printf("%s\n", printable_json(facts).c_str());
     return 0;
   }
   const auto text = [](const nlohmann::ordered_json& value) {

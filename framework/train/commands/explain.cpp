@@ -1,4 +1,5 @@
 /// @file `trainer explain memory.NAME RECIPE`: what a memory strategy does to the blocks of the recipe's model.
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
 #include <train/commands/commands.hpp>
@@ -22,7 +23,7 @@ void print_json(const std::vector<WayRow>& rows) {
                     {"forward_flops", row.cost.forward_flops},
                     {"kept_operations", row.cost.kept_ops},
                     {"unread_operations", row.cost.unread_ops}});
-  std::printf("%s\n", list.dump(2).c_str());
+  std::printf("%s\n", printable_json(list).c_str());
 }
 
 /// The frozen weights of the linear layers of one type of block.
@@ -73,7 +74,7 @@ void print_other(const Request& request) {
                   format_bytes(static_cast<double>(row.plain)).c_str(),
                   format_bytes(static_cast<double>(row.packed)).c_str());
   }
-  if (request.json) std::printf("%s\n", list.dump(2).c_str());
+  if (request.json) std::printf("%s\n", printable_json(list).c_str());
 }
 
 }  // namespace

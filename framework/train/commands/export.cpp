@@ -1,6 +1,7 @@
 /// @file `trainer export LORA --format NAME`: a LoRA file in the form that another program reads.
 #include <adapter/lora_file.hpp>
 #include <base/files.hpp>
+#include <base/printable.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/lora_families.hpp>
 #include <train/commands/commands.hpp>
@@ -32,13 +33,12 @@ int command_export(const Request& request) {
     throw Error(ExitCode::usage, output.string() + " exists: give another --output, or --force to replace it");
   adapter::write_lora(output, known.lora, known.family, format);
   if (request.json) {
-    std::printf("%s\n", nlohmann::ordered_json{{"lora", output.string()},
-                                               {"family", known.family.name},
-                                               {"from", known.lora.format},
-                                               {"format", format.name},
-                                               {"readers", format.readers},
-                                               {"layers", known.lora.layers.size()}}
-                            .dump(2)
+    std::printf("%s\n", printable_json(nlohmann::ordered_json{{"lora", output.string()},
+                                                              {"family", known.family.name},
+                                                              {"from", known.lora.format},
+                                                              {"format", format.name},
+                                                              {"readers", format.readers},
+                                                              {"layers", known.lora.layers.size()}})
                             .c_str());
   } else {
     std::printf("%s\n", output.c_str());

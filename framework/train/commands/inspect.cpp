@@ -20,20 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int kKeyWidth = 14;
-constexpr const char *kAutoencoder = "autoencoder (VAE)", *kTextEncoder = "text encoder (language model)";
+constexpr const char *kAutoencoder = "autoencoder (VAE)", *kTextEncoder = "text encoder (language model)",
+                     *kCacheEntry = "cache entry";
 constexpr uint64_t kReadAlways = uint64_t{1} << 30;  // values of smaller files are looked at without being asked
-
-/// As the file format names it, e.g. "BF16".
-std::string dtype_text(at::ScalarType type) {
-  const auto dtype = weights::file_dtype(type);
-  return dtype ? std::string(weights::dtype_name(*dtype)) : c10::toString(type);
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t side : shape) text += (text.empty() ? "" : " x ") + std::to_string(side);
-  return text.empty() ? "scalar" : text;
-}
 
 /// Count, elements and dtypes: true of every file.
 void add_totals(Json& json, const weights::ModelFiles& files) {
@@ -76,7 +65,7 @@ bool has(const weights::ModelFiles& files, std::initializer_list<std::string_vie
 std::string kind_of_ours(const weights::ModelFiles& files) {
   const auto format = files.metadata().find("format");
   if (format != files.metadata().end() && format->second.starts_with("trainer cache entry"))
-    return files.metadata().count("kind") != 0 ? "cache entry: " + files.metadata().at("kind") : "cache entry";
+    return files.metadata().count("kind") != 0 ? kCacheEntry + (": " + files.metadata().at("kind")) : kCacheEntry;
   if (has(files, {"param.", "optim."})) return "part of a checkpoint: inspect its folder";
   return {};
 }
@@ -94,6 +83,7 @@ void inspect_unknown(Json& json, const std::shared_ptr<weights::ModelFiles>& ope
   const weights::ModelFiles& files = *opened;
   const std::string kind = kind_by_content(files);
   json["what"] = kind;
+  if (kind.starts_with(kCacheEntry)) json["read_by"] = "trainer (a run with these data and encoders)";
   if (const Json config = config_of(files); config.is_object()) {
     for (const char* key : {"_class_name", "architectures", "model_type"}) {
       if (!config.contains(key)) continue;
@@ -136,28 +126,6 @@ void refuse_run_folder(const fs::path& folder) {
                   (names.empty() ? "it holds no checkpoint and no result yet" : "name what in it is meant: " + listed));
 }
 
-Json inspect_checkpoint(const fs::path& folder) {
-  const checkpoint::Loaded loaded = checkpoint::load(folder);
-  Json json{{"what", "checkpoint"},
-            {"step", loaded.manifest.step},
-            {"run_id", loaded.manifest.run_id},
-            {"tensors", loaded.content.tensors.size()},
-            {"whole", true}};
-  json["fingerprints"] = loaded.manifest.fingerprints;
-  Json names = Json::array(), bad = Json::array();
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : loaded.content.tensors) {
-    names.push_back(name + "  " + dtype_text(tensor.scalar_type()) + " " + shape_text(tensor.sizes().vec()));
-    bytes += static_cast<int64_t>(tensor.nbytes());
-    if (!weights::all_finite(tensor)) bad.push_back(name);
-  }
-  json["bytes"] = bytes;
-  json["finite"] = bad.empty();
-  if (!bad.empty()) json["not_finite"] = std::move(bad);
-  json["names"] = std::move(names);
-  return json;
-}
-
 /// A value on lines of its own: nothing that a file holds can look like another line or command the terminal.
 std::string text_of(const Json& value, int indent) {
   std::string rest = value.is_string() ? value.get<std::string>() : value.dump(), lines;
@@ -187,17 +155,29 @@ void print(const Json& json, int indent) {
 
 }  // namespace
 
+/// As the file format names it, e.g. "BF16".
+std::string dtype_text(at::ScalarType type) {
+  const auto dtype = weights::file_dtype(type);
+  return dtype ? std::string(weights::dtype_name(*dtype)) : c10::toString(type);
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t side : shape) text += (text.empty() ? "" : " x ") + std::to_string(side);
+  return text.empty() ? "scalar" : text;
+}
+
 int command_inspect(const Request& request) {
   fs::path path = request.file;
   if (path.filename() == checkpoint::kManifestName && fs::exists(path)) path = fs::absolute(path).parent_path();
   const bool folder = fs::is_directory(path);  // throws for what cannot be looked at, before a name is put behind it
   if (folder) refuse_run_folder(path);
   Json json;
+  plugin::Loader loader(request.plugins);
   if (folder && fs::exists(path / checkpoint::kManifestName)) {
-    json = inspect_checkpoint(path);
+    json = inspect_checkpoint(path, loader);
   } else {
     const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(path);
-    plugin::Loader loader(request.plugins);
     const bool ours = !kind_of_ours(*files).empty();
     Json refusals;
     if (ours || (!inspect_lora(json, *files, loader) && !inspect_model(json, files, loader, refusals)))
@@ -206,7 +186,7 @@ int command_inspect(const Request& request) {
     if (request.values || files->total_bytes() < kReadAlways) add_finite(json, *files);
   }
   if (request.json)
-    std::printf("%s\n", json.dump(2, ' ', /*ensure_ascii=*/true).c_str());
+    std::printf("%s\n", printable_json(json).c_str());
   else
     print(json, 0);
   return 0;

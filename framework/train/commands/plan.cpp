@@ -1,4 +1,5 @@
 /// @file `trainer plan RECIPE`: what a run will need, before it runs.
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <nlohmann/json.hpp>
 #include <train/commands/commands.hpp>
@@ -118,7 +119,7 @@ void print_json(const Plan& plan) {
   for (const DevicePlan& device : plan.devices) json["devices"].push_back(json_of(device));
   for (const PhasePlan& phase : plan.phases) json["phases"].push_back(json_of(phase, plan));
   for (const Group& group : grouped(plan.blocks)) json["blocks"].push_back(json_of(group));
-  std::printf("%s\n", json.dump(2).c_str());
+  std::printf("%s\n", printable_json(json).c_str());
 }
 
 /// One line of a table with a column for each device.

@@ -2,6 +2,7 @@
 /// notes in the user's folder what passed.
 #include <adapter/lora.hpp>
 #include <base/log.hpp>
+#include <base/printable.hpp>
 #include <nlohmann/json.hpp>
 #include <objective/flow_matching.hpp>
 #include <plugin/loader.hpp>
@@ -88,7 +89,7 @@ void print_json(const plugin::Manifest& manifest, const std::vector<std::string>
                               {"attestation", attestation}};
   json["cells"] = nlohmann::ordered_json::array();
   for (const Row& row : cells.rows) json["cells"].push_back(to_json(row));
-  std::printf("%s\n", json.dump(2).c_str());
+  std::printf("%s\n", printable_json(json).c_str());
 }
 
 bool ran(const Row& row) { return row.verdict != Row::refused && row.verdict != Row::idle; }

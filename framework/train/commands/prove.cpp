@@ -3,6 +3,7 @@
 #include <base/device_error.hpp>
 #include <base/files.hpp>
 #include <base/log.hpp>
+#include <base/printable.hpp>
 #include <base/units.hpp>
 #include <checkpoint/earlier.hpp>
 #include <nlohmann/json.hpp>
@@ -391,7 +392,7 @@ int command_prove(const Request& request) {
   note_attestation(proof, strangers, request.recipe);
   store(proof, recipe, proof_subject(recipe, strangers, assembly.plan()));
   if (request.json)
-    std::printf("%s\n", to_json(proof).dump(2).c_str());
+    std::printf("%s\n", printable_json(to_json(proof)).c_str());
   else
     print_table(proof);
   return static_cast<int>(proof.passed() ? ExitCode::done : ExitCode::plugin_rejected);

@@ -1,5 +1,6 @@
 /// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
 #include <base/files.hpp>
+#include <base/printable.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/export.hpp>
 #include <train/cache_phase.hpp>
@@ -41,7 +42,7 @@ int command_sample(const Request& request) {
   const auto file = write_grid(request.output.empty() ? free_name() : request.output, plan,
                                {{request.lora.empty() ? "model" : "LoRA", pictures}});
   if (request.json)
-    std::printf("%s\n", nlohmann::ordered_json{{"samples", file.string()}}.dump(2).c_str());
+    std::printf("%s\n", printable_json(nlohmann::ordered_json{{"samples", file.string()}}).c_str());
   else
     std::printf("%s\n", file.c_str());
   return static_cast<int>(ExitCode::done);

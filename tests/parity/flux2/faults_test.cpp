@@ -162,6 +162,9 @@ TEST(Flux2Faults, ConfigFields) {
   EXPECT_EQ(text("_class_name", "FluxTransformer2DModel"),
             "config.json of weights.safetensors: field \"_class_name\" is \"FluxTransformer2DModel\", it must be "
             "\"Flux2Transformer2DModel\": these are not the weights of a FLUX.2 transformer");
+  const std::string numbers = text("eps", std::vector<int>(100'000, 1));
+  EXPECT_TRUE(numbers.ends_with("1,1,1,1..., it must be a number above 0")) << numbers.size();
+  EXPECT_LT(numbers.size(), 250U);
   const Fault damaged = build_fault(small_weights(), "{\"in_channels\": 4,");
   EXPECT_EQ(damaged.code, "MODEL_CONFIG");
   EXPECT_NE(damaged.text.find("config.json of weights.safetensors: not valid JSON: "), std::string::npos);

@@ -216,6 +216,7 @@ TEST_F(VaeFiles, BadConfigsNameTheKey) {
   fails(changed("batch_norm_eps", 0), "\"batch_norm_eps\" must be a number above 0");
   fails(changed("patch_size", {2, 1}), "\"patch_size\" must be one number or two equal ones");
   fails(changed("use_quant_conv", 1), "\"use_quant_conv\" must be true or false");
+  fails(changed("act_fn", std::vector<int>(100'000, 1)), "1,1,1..., only \"silu\" is supported");
   fails(changed("down_block_types", {"AttnDownEncoderBlock2D"}), "only \"DownEncoderBlock2D\" is supported");
   fails(changed("norm_num_groups", 1000), "norm_num_groups 1000 does not divide");
   fails(changed("decoder_block_out_channels", {8, 8}), "the encoder has 4 levels, the decoder 2");

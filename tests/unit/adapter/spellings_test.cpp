@@ -151,7 +151,7 @@ TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
     EXPECT_TRUE(message == "accepted" || message.starts_with("LORA_CONFIG: ")) << message;
     return message;
   };
-  for (const char* alpha : {"\"8\"", "-8", "0", "0.0", "true", "[8]", "{}"})
+  for (const char* alpha : {"null", "\"8\"", "-8", "0", "0.0", "true", "[8]", "{}"})
     EXPECT_NE(refusal_of(R"({"transformer.lora_alpha": )" + std::string(alpha) + "}").find("no number above 0"),
               std::string::npos)
         << alpha;
@@ -172,11 +172,12 @@ TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
            {R"({"alpha_pattern": {"^to_q": 2}})", "no regular expressions"},
            {R"({"lora_alpha": 8, "r": 4, "rank_pattern": 3})", "rank_pattern that is no object"}})
     EXPECT_NE(refusal_of(config).find(text), std::string::npos) << config << ": " << refusal_of(config);
-  for (const char* config : {R"({"lora_alpha": null, "r": null})", R"({"lora_alpha": 8, "transformer.lora_alpha": 8})",
+  for (const char* config : {R"({"lora_alpha": 8, "r": null})", R"({"lora_alpha": 8, "transformer.lora_alpha": 8})",
                              R"({"lora_alpha": 0.5, "r": 8, "rank_pattern": {"to_q": 4}})"})
     EXPECT_EQ(refusal_of(config), "accepted") << config;
   for (const char* scale : {"inf", "nan", "0", "-2", "1x", ""})
-    EXPECT_NE(refusal(raw(good, {{"trainer.folded_scale", scale}})).find("folded_scale is no positive number"),
+    EXPECT_NE(refusal(raw(good, {{"software", "trainer"}, {"trainer.folded_scale", scale}}))
+                  .find("folded_scale is no positive number"),
               std::string::npos)
         << scale;
   for (const auto& [rows, columns] : {std::pair{0, 6}, std::pair{3, 0}})

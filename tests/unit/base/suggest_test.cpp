@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <base/printable.hpp>
+#include <nlohmann/json.hpp>
 #include <trainer/sdk/names.hpp>
 
 namespace trainer {
@@ -77,6 +78,18 @@ TEST(MessageParts, NothingInAFileMovesTheCursor) {
   EXPECT_EQ(printable("\x9b\xff\xc3"), "\\x9b\\xff\\xc3") << "no UTF-8";
   EXPECT_EQ(printable("\xe0\x82\x9b"), "\\xe0\\x82\\x9b") << "overlong";
   EXPECT_EQ(printable("\u202egpj"), "\\xe2\\x80\\xaegpj");
+  EXPECT_EQ(printable("\xed\xa0\x80\xf4\x90\x80\x80"), "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80") << "no letters";
+  EXPECT_EQ(printable_lines("a\n\tb\x1b[2J\r\xff"), "a\n\tb\\x1b[2J\\x0d\\xff");
+}
+
+TEST(MessageParts, Utf8IsWhatJsonTakes) {
+  for (const char* text : {"", "a\n", "\u00e9 \u4e2d \U0001f600", "\ud7ff\ue000\U0010ffff"}) EXPECT_TRUE(is_utf8(text));
+  for (const char* text : {"a\xff", "\xc3", "\xe0\x82\x9b", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80"})
+    EXPECT_FALSE(is_utf8(text)) << printable(text);
+}
+
+TEST(MessageParts, JsonOnStdoutIsAscii) {
+  EXPECT_EQ(printable_json(nlohmann::json{{"a", "\u009b\xff\x7f"}}), "{\n  \"a\": \"\\u009b\\ufffd\\u007f\"\n}");
 }
 
 TEST(Suggest, TakesHugeNames) { EXPECT_EQ(did_you_mean(std::string(100'000, 'a'), Names{"a"}), ""); }

@@ -66,7 +66,7 @@ TEST(Metadata, CsvWithQuotes) {
 TEST(Metadata, WhatSpoilsTheFileIsAnError) {
   EXPECT_EQ(refusal("m.csv", "name,caption\na,b\n"),
             "metadata m.csv: no column for the pictures: the first line must name one of image, file_name, image_path, "
-            "path; it has name, caption");
+            "path; it has \"name\", \"caption\"");
   EXPECT_EQ(refusal("m.csv", "image,caption\na,\"b\nc\n"), "metadata m.csv: line 2: a quote is never closed");
   EXPECT_EQ(refusal("m.jsonl", "{}\n{\"image\": \"\xFF\"}"), "metadata m.jsonl: is not UTF-8 in line 2");
   for (const char* name : {"image", "caption"})

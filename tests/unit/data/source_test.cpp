@@ -104,6 +104,45 @@ TEST_F(SourceTest, EverythingBadIsReportedAtOnce) {
             "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
 }
 
+TEST_F(SourceTest, NamesOfFilesCanNeitherMoveTheCursorNorBeginALine) {
+  picture("good", "a fox");
+  picture("a\x1b[2J\nok     everything fine", nullptr);
+  folder_.write("b\xff.gif", "x");
+  EXPECT_EQ(refusal(),
+            "2 files cannot be used:\n"
+            "  a\\x1b[2J\\x0aok     everything fine.png: no caption: a\\x1b[2J\\x0aok     everything fine.txt or "
+            "a\\x1b[2J\\x0aok     everything fine.caption is missing\n"
+            "  b\\xff.gif: .gif files are not read; convert it to jpeg, png, webp, avif or tiff\n"
+            "Add the missing captions, or give the source one caption for all pictures: caption = \"...\"");
+  std::filesystem::remove(folder_.path() / "b\xff.gif");
+  source_.caption = "a fox";
+  folder_.copy("quad.png", "A\x1b[2J\nok     everything fine.png");
+  EXPECT_EQ(scanned().notes.size(), 1U);
+  EXPECT_EQ(scanned().notes[0].find_first_of("\x1b\n"), std::string::npos) << scanned().notes[0];
+}
+
+TEST_F(SourceTest, MetadataThatIsALinkOutOfTheFolderIsRefused) {
+  const TempFolder other;
+  picture("a", "a fox");
+  const std::string row = "{\"file_name\": \"a.png\", \"text\": \"from elsewhere\"}\n";
+  other.write("metadata.jsonl", row);
+  const fs::path link = folder_.path() / "metadata.jsonl";
+  for (const fs::path& target : {other.path() / "metadata.jsonl", fs::path("/nowhere")}) {
+    fs::create_symlink(target, link);
+    EXPECT_EQ(
+        refusal(),
+        "metadata.jsonl: is a link to nothing or out of the data folder; name it in the recipe (data.metadata) if "
+        "it is meant");
+    fs::remove(link);
+  }
+  folder_.write("rows", row);
+  fs::create_symlink("rows", link);
+  EXPECT_EQ(samples(), (Names{"a.png|from elsewhere"})) << "within the folder";
+  fs::remove(link);
+  source_.metadata = (other.path() / "metadata.jsonl").string();
+  EXPECT_EQ(samples(), (Names{"a.png|from elsewhere"})) << "named by the user";
+}
+
 TEST_F(SourceTest, NoCaptionAtAllIsOneSentence) {
   for (const char* name : {"a", "b", "c"}) picture(name, nullptr);
   source_.captions = {".txt"};

@@ -10,6 +10,9 @@
 #include <trainer/sdk/error.hpp>
 
 #include <cmath>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 
 namespace trainer::metrics {
 namespace {
@@ -69,11 +72,42 @@ TEST_F(LogFileTest, ALinkIsNotFollowed) {
   std::filesystem::remove(other);
 }
 
+uint64_t kept_of(const std::string& text, int64_t step) {
+  std::istringstream log(text);
+  return kept_bytes(log, step);
+}
+
 TEST_F(LogFileTest, KeepsLinesItCannotRead) {
-  EXPECT_EQ(kept_bytes("{\"step\":1}\nnoise\n{\"step\":2}\n", 1), 17U);
-  EXPECT_EQ(kept_bytes("{\"step\":1", 5), 0U);
-  EXPECT_EQ(kept_bytes("[1]\n{\"step\":\"9\"}\n", 1), 17U);
-  EXPECT_EQ(kept_bytes("", 1), 0U);
+  EXPECT_EQ(kept_of("{\"step\":1}\nnoise\n{\"step\":2}\n", 1), 17U);
+  EXPECT_EQ(kept_of("{\"step\":1", 5), 0U);
+  EXPECT_EQ(kept_of("[1]\n{\"step\":\"9\"}\n", 1), 17U);
+  EXPECT_EQ(kept_of("", 1), 0U);
+}
+
+TEST_F(LogFileTest, AStepOfAnySizeIsALaterOne) {
+  for (const char* step :
+       {"9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616", "1e300", "1.5"})
+    EXPECT_EQ(kept_of("{\"step\":1}\n{\"step\":" + std::string(step) + "}\n{\"step\":1}\n", 1), 11U) << step;
+  for (const char* step : {"-9223372036854775808", "-1", "1", "1.0", "-1e300", "null"})
+    EXPECT_EQ(kept_of("{\"step\":" + std::string(step) + "}\n", 1), 10 + std::strlen(step)) << step;
+}
+
+TEST_F(LogFileTest, LinesMayBeLongerThanAPieceThatIsRead) {
+  const std::string filler(3 << 20, 'x');
+  const std::string rows = "{\"a\":\"" + filler + "\",\"step\":1}\n";
+  EXPECT_EQ(kept_of(rows + "{\"step\":2}\n", 1), rows.size());
+  EXPECT_EQ(kept_of(rows, 0), 0U);
+  const std::string none = filler + filler + filler + filler + filler + filler + "\n";  // 18 MiB
+  EXPECT_EQ(kept_of(none + "{\"step\":1}\n{\"step\":2}\n", 1), none.size() + 11);
+}
+
+TEST_F(LogFileTest, ALogOfMoreThan4GiBIsCutToo) {
+  constexpr uint64_t kHole = (uint64_t{4} << 30) + 5;
+  write_file_atomically(file_, "{\"step\":1}\n");
+  std::filesystem::resize_file(file_, kHole);
+  std::ofstream(file_, std::ios::app) << "\n{\"step\":2}\n{\"step\":3}\n";
+  { LogFile log(file_, 2); }
+  EXPECT_EQ(std::filesystem::file_size(file_), kHole + 12);
 }
 
 /// A limit on file sizes stands for a disk that is full in the middle of a line.

@@ -229,6 +229,17 @@ TEST_F(RecipeTest, SectionsOfTheWrongForm) {
 }
 
 TEST_F(RecipeTest, WrongBases) {
+  const std::string secret = "root:secret:1\n";
+  write("secret.txt", secret);
+  write("secret.toml", secret);
+  for (const char* ending : {"txt", "toml"}) {
+    write("of_strangers.toml", "extends = \"secret." + std::string(ending) + "\"\n");
+    const std::string message = message_of("of_strangers.toml");
+    EXPECT_TRUE(message.starts_with("secret." + std::string(ending) + ":1:")) << message;
+    EXPECT_EQ(message.find("root:secret") == std::string::npos, ending == std::string("txt")) << message;
+  }
+  write("plain", "[run\n");
+  EXPECT_TRUE(message_of("plain").ends_with("\n  [run")) << "the user's own recipe is shown";
   write("empty.toml", "extends = \"\"\n");
   EXPECT_EQ(message_of("empty.toml"), "empty.toml:1:11: extends: expected the path of a recipe, found the string \"\"");
   write("variable.toml", "extends = \"${PATH}/x.toml\"\n");

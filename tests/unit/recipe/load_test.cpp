@@ -229,6 +229,23 @@ TEST_F(RecipeTest, VariablesInPaths) {
   setenv("HOME", old_home.c_str(), 1);
 }
 
+/// A checkpoint keeps the recipe in JSON, which has no other text.
+TEST_F(RecipeTest, PathsAndOverridesAreUtf8) {
+  write("recipe.toml", kMinimal);
+  const std::string why = "\\xff\" is not UTF-8: rename the folder, or name a link to it";
+  setenv("TRAINER_DATA", "/a\xff", 1);
+  EXPECT_EQ(message_of("recipe.toml", {"run.output=${TRAINER_DATA}"}),
+            "--set run.output=${TRAINER_DATA}: run.output: the path \"/a" + why);
+  unsetenv("TRAINER_DATA");
+  for (const char* text : {"run.output=/a\xff", "run.name=\xff", "run.name='\xc3'"}) {
+    const std::string message = message_of("recipe.toml", {text});
+    EXPECT_NE(message.find("the value is not UTF-8: "), std::string::npos) << message;
+  }
+  std::filesystem::create_directory("b\xff");
+  write("b\xff/recipe.toml", kMinimal);
+  EXPECT_NE(message_of("b\xff/recipe.toml").find(why), std::string::npos) << "the folder of the recipe";
+}
+
 TEST_F(RecipeTest, PathsMustExist) {
   write("models/transformer/x", "");
   write("models/text_encoder/x", "");

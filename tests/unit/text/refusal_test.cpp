@@ -179,6 +179,18 @@ TEST_F(Refusal, OtherKindsOfTokenizers) {
       ": pre_tokenizer.pretokenizers[0]: pre-tokenizer \"Metaspace\" is not supported; known: Sequence, Split, "
       "ByteLevel",
       "TOK_UNSUPPORTED");
+  refused_with(
+      "/pre_tokenizer", {{"type", "a\x1b[2J\nok"}},
+      ": pre_tokenizer: pre-tokenizer \"a\\x1b[2J\\x0aok\" is not supported; known: Sequence, Split, ByteLevel",
+      "TOK_UNSUPPORTED");
+  refused_with("/normalizer", {{"type", "\u009b2J"}},
+               ": normalizer: normalizer \"\\xc2\\x9b2J\" is not supported; known: NFC, NFD, NFKC, NFKD, Sequence",
+               "TOK_UNSUPPORTED");
+  refused_with("/model/type", std::vector<int>(1000, 1),
+               ": model.type is [" +
+                   std::string("1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,") +
+                   "1,1,1...; only byte-level BPE tokenizers can be used",
+               "TOK_UNSUPPORTED");
   refused_with("/pre_tokenizer", nullptr,
                ": pre_tokenizer: 0 ByteLevel steps; only byte-level BPE tokenizers, with one, can be used",
                "TOK_UNSUPPORTED");

@@ -170,22 +170,22 @@ TEST(OpenShards, ListsAllMissingAtOnce) {
   const TempFolder folder;
   folder.write("2.safetensors", "x");
   const ShardIndex index = index_of({"1.safetensors", "2.safetensors", "3.safetensors"});
-  EXPECT_ERROR(open_shards(index, folder.path(), false), ExitCode::not_found, "IDX_MISSING_SHARD",
+  EXPECT_ERROR(open_shards(index, folder.path()), ExitCode::not_found, "IDX_MISSING_SHARD",
                "2 of 3 shards are missing in " + folder.path().string() + ": 1.safetensors, 3.safetensors; fetch them");
   folder.write("1.safetensors", "x");
-  EXPECT_ERROR(open_shards(index, folder.path(), false), ExitCode::not_found, "IDX_MISSING_SHARD", "1 of 3");
+  EXPECT_ERROR(open_shards(index, folder.path()), ExitCode::not_found, "IDX_MISSING_SHARD", "1 of 3");
   fs::create_symlink("gone", folder / "3.safetensors");
-  EXPECT_ERROR(open_shards(index, folder.path(), false), ExitCode::not_found, "IDX_MISSING_SHARD", "3.safetensors");
+  EXPECT_ERROR(open_shards(index, folder.path()), ExitCode::not_found, "IDX_MISSING_SHARD", "3.safetensors");
 }
 
 TEST(OpenShards, RefusesOneFileUnderTwoNames) {
   const TempFolder folder;
   folder.write("1.safetensors", "x");
   fs::create_hard_link(folder / "1.safetensors", folder / "2.safetensors");
-  EXPECT_ERROR(open_shards(index_of({"1.safetensors", "2.safetensors"}), folder.path(), false), ExitCode::bad_input,
+  EXPECT_ERROR(open_shards(index_of({"1.safetensors", "2.safetensors"}), folder.path()), ExitCode::bad_input,
                "IDX_LIMIT", "shards 1.safetensors and 2.safetensors are one file");
   fs::create_symlink("1.safetensors", folder / "3.safetensors");
-  EXPECT_ERROR(open_shards(index_of({"1.safetensors", "3.safetensors"}), folder.path(), false), ExitCode::bad_input,
+  EXPECT_ERROR(open_shards(index_of({"1.safetensors", "3.safetensors"}), folder.path()), ExitCode::bad_input,
                "IDX_LIMIT", "are one file");
 }
 
@@ -207,18 +207,17 @@ TEST(OpenShards, FollowsLinksOnlyInsideTheModelOrItsCache) {
   link(root / "elsewhere", folder / "out");
   link("out/other.safetensors", folder / "indirect.safetensors");
 
-  EXPECT_EQ(open_in_folder(rev, "top.safetensors", false).size(), 4u);
-  EXPECT_EQ(open_in_folder(folder, "cached.safetensors", false).size(), 4u);
-  EXPECT_EQ(open_in_folder(folder, "inside.safetensors", false).size(), 4u);
+  EXPECT_EQ(open_in_folder(rev, "top.safetensors").size(), 4u);
+  EXPECT_EQ(open_in_folder(folder, "cached.safetensors").size(), 4u);
+  EXPECT_EQ(open_in_folder(folder, "inside.safetensors").size(), 4u);
   const std::string out = "is a symbolic link to " + root.path().string();
-  const auto open = [&](const char* name) { return open_in_folder(folder, name, false); };
+  const auto open = [&](const char* name) { return open_in_folder(folder, name); };
   EXPECT_ERROR(open("absolute.safetensors"), ExitCode::bad_input, "IDX_SYMLINK", out);
   EXPECT_ERROR(open("relative.safetensors"), ExitCode::bad_input, "IDX_SYMLINK", out);
   EXPECT_ERROR(open("other_blobs.safetensors"), ExitCode::bad_input, "IDX_SYMLINK", out);
   EXPECT_ERROR(open("indirect.safetensors"), ExitCode::bad_input, "IDX_SYMLINK", out);
-  EXPECT_EQ(open_in_folder(folder, "absolute.safetensors", true).size(), 5u);
-  EXPECT_ERROR(open_in_folder(folder, "loop.safetensors", false), ExitCode::not_found, "", "leads nowhere");
-  EXPECT_ERROR(open_in_folder(root / "nowhere", "x.safetensors", false), ExitCode::not_found, "", "cannot open folder");
+  EXPECT_ERROR(open_in_folder(folder, "loop.safetensors"), ExitCode::not_found, "", "leads nowhere");
+  EXPECT_ERROR(open_in_folder(root / "nowhere", "x.safetensors"), ExitCode::not_found, "", "cannot open folder");
 }
 
 }  // namespace
