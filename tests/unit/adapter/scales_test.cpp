@@ -7,6 +7,7 @@
 #include <fstream>
 #include <utility>
 #include <weights/convert.hpp>
+#include <weights/safetensors_writer.hpp>
 
 #include "lora_fixture.hpp"
 

@@ -186,11 +186,10 @@ TEST_F(Refusal, OtherKindsOfTokenizers) {
   refused_with("/normalizer", {{"type", "\u009b2J"}},
                ": normalizer: normalizer \"\\xc2\\x9b2J\" is not supported; known: NFC, NFD, NFKC, NFKD, Sequence",
                "TOK_UNSUPPORTED");
+  std::string ones = "[";
+  for (int i = 0; i < 39; ++i) ones += "1,";
   refused_with("/model/type", std::vector<int>(1000, 1),
-               ": model.type is [" +
-                   std::string("1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,") +
-                   "1,1,1...; only byte-level BPE tokenizers can be used",
-               "TOK_UNSUPPORTED");
+               ": model.type is " + ones + "1...; only byte-level BPE tokenizers can be used", "TOK_UNSUPPORTED");
   refused_with("/pre_tokenizer", nullptr,
                ": pre_tokenizer: 0 ByteLevel steps; only byte-level BPE tokenizers, with one, can be used",
                "TOK_UNSUPPORTED");
