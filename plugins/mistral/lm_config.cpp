@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 #include <utility>
 
 namespace trainer::mistral {

@@ -11,7 +11,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 namespace trainer::metrics {
@@ -99,15 +98,6 @@ TEST_F(LogFileTest, LinesMayBeLongerThanAPieceThatIsRead) {
   EXPECT_EQ(kept_of(rows, 0), 0U);
   const std::string none = filler + filler + filler + filler + filler + filler + "\n";  // 18 MiB
   EXPECT_EQ(kept_of(none + "{\"step\":1}\n{\"step\":2}\n", 1), none.size() + 11);
-}
-
-TEST_F(LogFileTest, ALogOfMoreThan4GiBIsCutToo) {
-  constexpr uint64_t kHole = (uint64_t{4} << 30) + 5;
-  write_file_atomically(file_, "{\"step\":1}\n");
-  std::filesystem::resize_file(file_, kHole);
-  std::ofstream(file_, std::ios::app) << "\n{\"step\":2}\n{\"step\":3}\n";
-  { LogFile log(file_, 2); }
-  EXPECT_EQ(std::filesystem::file_size(file_), kHole + 12);
 }
 
 /// A limit on file sizes stands for a disk that is full in the middle of a line.

@@ -242,7 +242,7 @@ TEST_F(RecipeTest, PathsAndOverridesAreUtf8) {
     EXPECT_NE(message.find("the value is not UTF-8: "), std::string::npos) << message;
   }
   write("b\xff/recipe.toml", kMinimal);
-  EXPECT_NE(message_of("b\xff/recipe.toml").find(why), std::string::npos) << "the folder of the recipe";
+  EXPECT_NE(message_of("b\xff/recipe.toml").find("b\\xff/m\" is not UTF-8: "), std::string::npos) << "its folder";
 }
 
 TEST_F(RecipeTest, PathsMustExist) {
