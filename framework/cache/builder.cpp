@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <base/hash.hpp>
 #include <base/heartbeat.hpp>
+#include <base/printable.hpp>
 #include <cache/pixels.hpp>
 #include <data/image.hpp>
 #include <plugin/guard.hpp>
@@ -201,7 +202,7 @@ class Builder {
     for (std::size_t i = 0; i < good.size(); ++i) {
       const data::Sample& sample = *good[i].sample;
       saver_.save(kLatents, good[i].key, {{"latents", latents[static_cast<int64_t>(i)]}},
-                  sample.file.filename().string() + " at " + sample.bucket.text());
+                  printable(sample.file.filename().string()) + " at " + sample.bucket.text());
       progress(++built_.latents_made, missing_images_.size(), "latents");
     }
   }

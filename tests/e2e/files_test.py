@@ -326,7 +326,7 @@ class Inspect(RunCase):
         self.assertEqual({key: report[key] for key in ("model", "trains", "rank", "alpha", "family")},
                          {"model": "flux2", "trains": "lora", "rank": 4, "alpha": 6, "family": "FLUX.2"})  # fmt: skip
         self.assertEqual(report["read_by"], f"trainer run RECIPE --resume {run / 'ckpt/step-0000000002'}")
-        self.assertEqual(sum(report["dtypes"].values()), 3 * report["trained"] + report["dtypes"].get("I64", 0))
+        self.assertGreaterEqual(report["dtypes"]["F32"], 3 * report["trained"], "two moments each")
         self.expect(NOT_FOUND, ["folder of a run", "ckpt/step-0000000002", "lora/small-2.safetensors"], "inspect", run)
         manifest = run / "ckpt/step-0000000002/MANIFEST.json"
         self.assertEqual(self.inspect(manifest), self.inspect(manifest.parent))
