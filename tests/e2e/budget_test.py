@@ -81,7 +81,7 @@ class Budget(RunCase):
         self.expect(0, ["plan for memory.budget", "none"], *arguments, "--budget", KEEP_ALL)
         self.expect(BAD_RECIPE, ["memory.budget: 5MB is too small"], *arguments, "--budget", TOO_SMALL)
         shown = self.expect(0, ["block type", "double", "single", "operations kept"], *arguments)
-        self.assertRegex(shown.out, r"(?m)^  single +\d+ +full_checkpointing +[\d.]+ [kM]B +[\d.]+ MFLOP of [\d.]+ MFLOP +1\.3\d x +-$")
+        self.assertRegex(shown.out, r"(?m)^ +single +\d+ +full_checkpointing +[\d.]+ [kM]B +[\d.]+ MFLOP of [\d.]+ MFLOP +1\.3\d x +-$")
 
     def test_with_strategies_it_is_refused(self):
         recipe = self.write(
