@@ -6,7 +6,9 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "crash_states.hpp"
 #include "journal.hpp"
 
 namespace trainer::faults {
@@ -40,6 +42,10 @@ void save_third(const std::filesystem::path& run, const std::function<void()>& c
 inline constexpr const char* kNewRun = "results/new";
 void save_first(const std::filesystem::path& scratch, const std::function<void()>& committed);
 
+/// What becomes of un-synced changes in the crashes of a campaign: all or nothing of names and data, and `random` times
+/// two random ones.
+std::vector<Loss> losses(int random);
+
 /// Counts of a campaign; the last line of its output.
 struct Verdict {
   int64_t cases = 0, unrecoverable = 0, lost = 0, damaged = 0, unusable = 0;
@@ -49,5 +55,15 @@ struct Verdict {
 /// Starts again in `run` as the program does: the newest checkpoint must be at least `committed` (0: there may be
 /// none), with exactly the state of its step, nothing half-made may stay, and the next save must work.
 void judge(const std::filesystem::path& run, int64_t committed, const std::string& name, Verdict& verdict);
+
+/// A run as the program makes it, below `root`: RUN/run.json with its id, checkpoints of steps 1 and 2, the second of
+/// them noted, the first exported; a fallback beside it.
+void prepare_placed(const std::filesystem::path& root);
+/// Its start and the save of step 3 as the last one, with a reserve; then what is older is deleted and step 3 exported.
+/// Calls `committed` when save returned, and gives what it notes to `note`.
+void save_placed(const std::filesystem::path& root, const std::function<void()>& committed,
+                 const std::function<void(const std::string&)>& note);
+/// As `judge`, of such a run: in either place, and the note of the newest checkpoint and exports are whole.
+void judge_placed(const std::filesystem::path& root, int64_t committed, const std::string& name, Verdict& verdict);
 
 }  // namespace trainer::faults

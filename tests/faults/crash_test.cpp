@@ -22,6 +22,7 @@ using Kind = Operation::Kind;
 struct Recorded {
   std::vector<Operation> operations;
   std::size_t committed = 0;
+  int refused = 0;  ///< calls that were made to fail
 };
 
 Recorded record(const fs::path& run, const checkpoint::Keep& keep = {.newest = 2}) {
@@ -31,18 +32,6 @@ Recorded record(const fs::path& run, const checkpoint::Keep& keep = {.newest = 2
       run, [&] { recorded.committed = journal.operations().size(); }, keep);
   recorded.operations = journal.operations();
   return recorded;
-}
-
-std::vector<Loss> losses(int random) {
-  std::vector<Loss> all;
-  for (const auto names : {Loss::Names::lost, Loss::Names::kept})
-    for (const auto data : {Loss::Data::lost, Loss::Data::kept}) all.push_back({data, names, 0});
-  for (int i = 0; i < random; ++i) {
-    const auto seed = static_cast<uint64_t>(i) + 1;
-    all.push_back({Loss::Data::random, Loss::Names::random, seed});
-    all.push_back({Loss::Data::torn, i % 2 == 0 ? Loss::Names::kept : Loss::Names::random, seed});
-  }
-  return all;
 }
 
 std::string name_of(const Recorded& recorded, std::size_t done, const Loss& loss) {
@@ -161,6 +150,40 @@ TEST(Crash, AfterEveryOperationOfASaveThatKeepsOne) {
     disk.apply(recorded.operations[done]);
   }
   expect_none("crashes during a save that keeps one", verdict);
+}
+
+/// As the program saves at its end: with a reserve, a fallback, the note of the newest checkpoint, and an export.
+TEST(Crash, AfterEveryOperationOfTheLastSaveOfARun) {
+  for (const bool full : {false, true}) {
+    Scratch scratch, after;
+    prepare_placed(scratch.fresh());
+    Disk disk(scratch.path() / "run");
+    Recorded recorded;
+    {
+      Journal journal(scratch.path() / "run");
+      const Failure failure{ENOSPC, false};
+      // The run's folder takes nothing more, so that the fallback does.
+      journal.fail = [&](std::size_t, Kind kind) {
+        return full && kind == Kind::allocate && recorded.committed == 0 && ++recorded.refused < 3 ? &failure : nullptr;
+      };
+      save_placed(
+          scratch.path() / "run", [&] { recorded.committed = journal.operations().size(); }, [](const std::string&) {});
+      recorded.operations = journal.operations();
+    }
+    EXPECT_EQ(fs::exists(scratch.path() / "run/spare/run-ab/ckpt/step-0000000003"), full);
+    Verdict verdict;
+    for (std::size_t done = 0;; ++done) {
+      for (const Loss& loss : losses(4)) {
+        disk.crash_into(after.fresh(), loss);
+        judge_placed(after.path() / "run", committed_at(recorded, done), name_of(recorded, done, loss), verdict);
+      }
+      if (done == recorded.operations.size()) break;
+      disk.apply(recorded.operations[done]);
+    }
+    expect_none(
+        full ? "crashes during the last save of a run, into the fallback" : "crashes during the last save of a run",
+        verdict);
+  }
 }
 
 /// A killed process leaves folders that the next one sees and the disk may not have: what the next one saves counts.

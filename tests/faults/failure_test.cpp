@@ -20,10 +20,14 @@ struct Case {
   bool forever;
 };
 const Case kCases[] = {
-    {"EIO once", {EIO, false}, false},          {"EIO for good", {EIO, false}, true},
-    {"ENOSPC once", {ENOSPC, false}, false},    {"ENOSPC for good", {ENOSPC, false}, true},
-    {"EDQUOT for good", {EDQUOT, false}, true}, {"EROFS for good", {EROFS, false}, true},
-    {"EINTR once", {EINTR, false}, false},      {"short write once", {0, true}, false},
+    {"EIO once", {EIO, false, /*loses=*/true}, false},
+    {"EIO for good", {EIO, false, /*loses=*/true}, true},
+    {"ENOSPC once", {ENOSPC, false}, false},
+    {"ENOSPC for good", {ENOSPC, false}, true},
+    {"EDQUOT for good", {EDQUOT, false}, true},
+    {"EROFS for good", {EROFS, false}, true},
+    {"EINTR once", {EINTR, false}, false},
+    {"short write once", {0, true}, false},
     {"short writes", {0, true}, true},
 };
 
@@ -40,9 +44,12 @@ struct Outcome {
   std::string problem;  ///< thrown, but not as an Error of ours with the exit code for input and output
   bool failed = false;
   std::size_t calls = 0;
+  std::vector<Operation> operations;
 };
 
-Outcome save_with(const fs::path& run, std::size_t at, const Case& one) {
+using Save = std::function<void(const fs::path& run, const std::function<void()>& committed)>;
+
+Outcome save_with(const fs::path& run, std::size_t at, const Case& one, const Save& save) {
   Outcome outcome;
   Journal journal(run);
   journal.fail = [&](std::size_t number, Kind kind) {
@@ -50,7 +57,7 @@ Outcome save_with(const fs::path& run, std::size_t at, const Case& one) {
     return now && concerns(one.failure, kind) ? &one.failure : nullptr;
   };
   try {
-    save_third(run, [&] { outcome.committed = 3; });
+    save(run, [&] { outcome.committed = 3; });
   } catch (const Error& error) {
     outcome.failed = true;
     if (error.exit_code() != ExitCode::io) outcome.problem = error.what();
@@ -58,32 +65,62 @@ Outcome save_with(const fs::path& run, std::size_t at, const Case& one) {
     outcome.problem = std::string("not our error: ") + error.what();
   }
   outcome.calls = journal.calls();
+  outcome.operations = journal.operations();
   return outcome;
 }
 
-TEST(Failure, OfEveryOperationOfASave) {
-  Scratch scratch;
-  prepare(scratch.fresh());
-  const std::size_t calls = save_with(scratch.path() / "run", std::size_t(-1), kCases[0]).calls;
+/// What is tested, and how what it leaves is judged.
+struct Subject {
+  std::function<void(const fs::path&)> prepare;
+  Save save;
+  decltype(judge)* judge_it;
+};
+
+/// Each call fails in each way. Then the program starts again; and, of the same failure, after a crash of the machine.
+void fail_every_call(const Subject& subject) {
+  Scratch scratch, after;
+  subject.prepare(scratch.fresh());
+  const std::size_t calls = save_with(scratch.path() / "run", std::size_t(-1), kCases[0], subject.save).calls;
   ASSERT_GT(calls, 20U);
   for (const Case& one : kCases) {
-    Verdict verdict;
+    Verdict verdict, crashed;
     int64_t failed = 0;
     for (std::size_t at = 0; at < calls; ++at) {
       const fs::path run = scratch.fresh();
-      prepare(run);
-      const Outcome outcome = save_with(run, at, one);
+      subject.prepare(run);
+      Disk disk(run);
+      const Outcome outcome = save_with(run, at, one, subject.save);
       failed += outcome.failed ? 1 : 0;
       const std::string name = std::string(one.name) + " at call " + std::to_string(at);
       EXPECT_EQ(outcome.problem, "") << name;
-      if (one.failure.short_write || one.failure.error == EINTR) {
-        EXPECT_FALSE(outcome.failed && one.failure.short_write) << name << ": a short write is no failure";
+      EXPECT_FALSE(outcome.failed && one.failure.short_write) << name << ": a short write is no failure";
+      subject.judge_it(run, outcome.committed, name, verdict);
+      for (const Operation& operation : outcome.operations) disk.apply(operation);
+      for (const Loss& loss : losses(1)) {
+        disk.crash_into(after.fresh(), loss);
+        subject.judge_it(after.path() / "run", outcome.committed, name + ", then a crash, " + text_of(loss), crashed);
       }
-      judge(run, outcome.committed, name, verdict);
     }
-    std::printf("%s: %s, %lld reported\n", one.name, verdict.text().c_str(), static_cast<long long>(failed));
-    EXPECT_EQ(verdict.unrecoverable + verdict.lost + verdict.damaged + verdict.unusable, 0) << verdict.text();
+    std::printf("%s: %s, %lld reported; then a crash: %s\n", one.name, verdict.text().c_str(),
+                static_cast<long long>(failed), crashed.text().c_str());
+    for (const Verdict& each : {verdict, crashed})
+      EXPECT_EQ(each.unrecoverable + each.lost + each.damaged + each.unusable, 0) << each.text();
   }
+}
+
+TEST(Failure, OfEveryOperationOfASave) {
+  fail_every_call({prepare,
+                   [](const fs::path& run, const std::function<void()>& committed) { save_third(run, committed); },
+                   judge});
+}
+
+/// With the reserve, the fallback, the note of the newest checkpoint, and an export.
+TEST(Failure, OfEveryOperationOfTheLastSaveOfARun) {
+  fail_every_call({prepare_placed,
+                   [](const fs::path& run, const std::function<void()>& committed) {
+                     save_placed(run, committed, [](const std::string&) {});
+                   },
+                   judge_placed});
 }
 
 /// What that leaves may vanish in a crash, though it is seen: the next attempt must not take it for saved.

@@ -80,13 +80,15 @@ int on_file(int fd, Kind kind, int64_t offset, const Call& call) {
 template <typename Call>
 int opened(int folder, const char* path, int flags, const Call& call) {
   const auto below = inside(folder, path);
-  if (!below) return call();
+  // What the library closes by itself, as closedir does, is not seen here: its number may come again.
+  const auto anew = [](int fd) { return current != nullptr && fd >= 0 ? (open_files.erase(fd), fd) : fd; };
+  if (!below) return anew(call());
   const bool writes = (flags & O_ACCMODE) != O_RDONLY, creates = (flags & O_CREAT) != 0;
   struct stat status {};
   const bool fresh = creates && ::fstatat(folder, path, &status, AT_SYMLINK_NOFOLLOW) != 0;
   if (fresh)
     if (const Failure* failure = current->next(Kind::create)) return errno = failure->error, -1;
-  const int fd = call();
+  const int fd = anew(call());
   if (fd < 0) return fd;
   const bool is_folder = ::fstat(fd, &status) == 0 && S_ISDIR(status.st_mode);
   if (!writes && !is_folder) return fd;
@@ -188,6 +190,17 @@ int fallocate(int fd, int mode, off_t offset, off_t size) {
                  [&] { return real<int (*)(int, int, off_t, off_t)>("fallocate")(fd, mode, offset, size); });
 }
 int fallocate64(int fd, int mode, off64_t offset, off64_t size) { return fallocate(fd, mode, offset, size); }
+int posix_fallocate(int fd, off_t offset, off_t size) {  // returns its error
+  const int before = errno;
+  const int result = on_file(fd, OperationKind::allocate, 0, [&] {
+    const int number = real<int (*)(int, off_t, off_t)>("posix_fallocate")(fd, offset, size);
+    return number == 0 ? 0 : (errno = number, -1);
+  });
+  const int number = result == 0 ? 0 : errno;
+  errno = before;
+  return number;
+}
+int posix_fallocate64(int fd, off64_t offset, off64_t size) { return posix_fallocate(fd, offset, size); }
 int rename(const char* from, const char* to) noexcept {
   return renamed(AT_FDCWD, from, AT_FDCWD, to,
                  [&] { return real<int (*)(const char*, const char*)>("rename")(from, to); });
