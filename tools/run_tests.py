@@ -19,9 +19,8 @@ OPT_IN_SUITES = {"slow", "gpu"}  # run only when asked for
 # engine. "all" is a second full build. "thread": tests without LibTorch that use threads.
 SANITIZE_KINDS = {"short": ("sanitize", "sanitized"), "all": ("sanitize", "all"), "thread": ("thread", "threaded")}
 THREADED_TESTS = {"base", "text", "run_guard"}
-# Not under "all": measures bytes or time, defines the calls that the sanitizers take over, builds programs of its own
-# without the sanitizers, or is Python alone.
-UNSANITIZED_SUITES = {"lint", "bench", "memory", "faults", "e2e", "out_of_tree"}
+# Not under "all": measures bytes or time, defines the calls that the sanitizers take over, or is Python alone.
+UNSANITIZED_SUITES = {"lint", "bench", "memory", "faults", "e2e", "gpu_check"}
 SANITIZED_TESTS = {"base", "recipe", "safetensors", "text", "data", "metrics", "run_guard", "sdk", "fuzz_corpus"}
 SLOW_COMPILE_SECONDS = 25
 
@@ -201,6 +200,7 @@ def run(tests, build, case_filter, sanitize):
         environment["GTEST_FILTER"] = case_filter
     if sanitize:  # by itself UBSan prints and goes on
         environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1")
+        environment.setdefault("ASAN_OPTIONS", "allocator_may_return_null=1")  # tests ask for more than there is
         environment.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")
     remove_old_results(tests, build)
     command = ["meson", "test", "-C", str(build), "--no-rebuild", "--print-errorlogs", "-t", "5" if sanitize else "1"]
