@@ -41,7 +41,7 @@ def require_installed(build, ours, prefix):
             sys.exit(f"{build}: {path} was used, which no stranger has")
 
 
-def main(meson, project, build, ours, stage, stamp, sanitizers):
+def main(meson, project, build, ours, stage, stamp, sanitizers="none"):
     build, stage = pathlib.Path(build).resolve(), pathlib.Path(stage).resolve()
     # The build tree's own variables would let a stranger find what only we have.
     hidden = ("LD_LIBRARY_PATH", "CXXFLAGS", "LDFLAGS", "PKG_CONFIG_PATH", "DESTDIR")
