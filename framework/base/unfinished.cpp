@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMark = ".tmp-";
+constexpr int kDepthOfEntries = 2;  // of a cache: KIND/XX/KEY.safetensors
 
 std::optional<pid_t> number_in(std::string_view digits) {
   pid_t value = 0;
@@ -45,6 +46,7 @@ bool is_unfinished(std::string_view name) { return process_of(name).has_value();
 
 void remove_unfinished(const fs::path& folder) {
   std::error_code failed, ignored;
+  if (fs::is_symlink(fs::symlink_status(folder, ignored))) return;
   for (fs::directory_iterator it(folder, failed); !failed && it != fs::directory_iterator(); it.increment(failed)) {
     const std::optional<pid_t> process = process_of(it->path().filename().string());
     if (process && is_file(*it) && !is_alive(*process)) fs::remove(it->path(), ignored);
@@ -57,7 +59,9 @@ void remove_unfinished(const fs::path& folder, std::chrono::hours age) {
   constexpr auto kSkip = fs::directory_options::skip_permission_denied;
   for (fs::recursive_directory_iterator it(folder, kSkip, failed); !failed && it != fs::recursive_directory_iterator();
        it.increment(failed)) {
-    if (!is_unfinished(it->path().filename().string()) || !is_file(*it)) continue;
+    if (it.depth() >= kDepthOfEntries) it.disable_recursion_pending();
+    const std::string name = it->path().filename().string();
+    if (!is_unfinished(name) || name.find(".safetensors.tmp-") == name.npos || !is_file(*it)) continue;
     std::error_code unknown;
     if (const auto changed = it->last_write_time(unknown); !unknown && changed < since) fs::remove(it->path(), ignored);
   }

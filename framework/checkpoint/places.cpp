@@ -39,7 +39,11 @@ void Places::open_fallback() {
     throw error.context("checkpoint.fallback is in use by a copy of this run (one run_id in run.json); name another");
   }
   fallback_.emplace(fallback_folder_, run_id_, [this] {
-    if (options_.may_commit) options_.may_commit();
+    try {
+      if (options_.may_commit) options_.may_commit();
+    } catch (const Error& error) {  // a folder that cannot be looked at is what the fallback is for
+      if (!is_of_the_disk(error)) throw;
+    }
     fallback_lock_->require_mine();
   });
 }
@@ -136,7 +140,12 @@ void Places::note(const fs::path& saved, int64_t step, const Note& note) const {
 }
 
 void Places::rotate(const Keep& keep) {
-  own_.rotate(keep);
+  try {
+    own_.rotate(keep);
+  } catch (const Error& error) {
+    if (fallback_ && is_of_the_disk(error)) fallback_->rotate(keep);
+    throw;
+  }
   if (fallback_) fallback_->rotate(keep);
 }
 

@@ -337,11 +337,11 @@ void Run::save_on_the_way() {
 
 void Run::draw_samples(const std::string& title) {
   if (!ranks_.writer() || prepared_.samples.prompts.empty()) return;
-  lock_->require_mine();
   const distributed::LongWork work(ranks_, "drawing samples", distributed::LongWork::When::all_live);
   console_.clear();
   const Averaged averaged(ema_);
   try {
+    lock_->require_mine();
     const auto progress = [&](int64_t done, int64_t total) {
       console_.phase(done, total, "samples " + title);
       ranks_.progress("drawing samples, " + std::to_string(done) + " of " + std::to_string(total));
@@ -360,6 +360,7 @@ void Run::draw_samples(const std::string& title) {
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what_without_backtrace());
   } catch (const Error& error) {
     ranks_.check();  // nor is it one to go on without the others
+    if (error.exit_code() == ExitCode::locked) throw;
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what());
   }
 }

@@ -64,17 +64,23 @@ TEST_F(Unfinished, ThoseOfProcessesThatAreGoneAreDeleted) {
   EXPECT_EQ(names(), (Names{".x.tmp-" + parent + "-1", "below/.x.tmp-" + gone + "-0", "x.tmp-1-0", ".lock"}));
   EXPECT_TRUE(fs::exists(folder_ / (".folder.tmp-" + gone + "-0"))) << "no file of ours";
   remove_unfinished(folder_ / "nowhere");
+  fs::create_directory_symlink(folder_ / "below", folder_ / "link");
+  remove_unfinished(folder_ / "link");
+  EXPECT_TRUE(fs::exists(folder_ / "below" / (".x.tmp-" + gone + "-0"))) << "others may write where a link leads";
 }
 
 TEST_F(Unfinished, InSharedFoldersOnlyOldOnesAreDeleted) {
   const std::string gone = ended_process();
-  for (const char* name : {"latents/ab/.old.tmp-1-0", "latents/ab/old.safetensors"}) {
+  for (const char* name : {"latents/ab/.old.safetensors.tmp-1-0", "latents/ab/old.safetensors",
+                           "latents/ab/.other.tmp-1-0", "some/where/else/.old.safetensors.tmp-1-0"}) {
     write(name);
     fs::last_write_time(folder_ / name, fs::file_time_type::clock::now() - std::chrono::hours(25));
   }
-  write("latents/cd/.new.tmp-" + gone + "-0");
+  write("latents/cd/.new.safetensors.tmp-" + gone + "-0");
   remove_unfinished(folder_, std::chrono::hours(24));
-  EXPECT_EQ(names(), (Names{"latents/ab/old.safetensors", "latents/cd/.new.tmp-" + gone + "-0"}));
+  EXPECT_EQ(names(), (Names{"latents/ab/old.safetensors", "latents/cd/.new.safetensors.tmp-" + gone + "-0",
+                            "latents/ab/.other.tmp-1-0", "some/where/else/.old.safetensors.tmp-1-0"}))
+      << "others' stay";
   remove_unfinished(folder_ / "nowhere", std::chrono::hours(24));
 }
 

@@ -118,6 +118,22 @@ TEST(Places, NothingIsSavedForAFolderThatAnotherRunTookOver) {
   EXPECT_EQ(entries(folder.path() / "ckpt"), (std::set<std::string>{}));
 }
 
+TEST(Places, AFolderThatCannotBeLookedAtIsReplacedToo) {
+  const Folder folder;
+  const fs::path run = folder.path() / "run", spare = folder.path() / "spare";
+  bool gone = false;
+  Places places(run, "ab", {.fallback = spare, .reserve = false, .may_commit = [&] {
+                              if (gone) throw Error(ExitCode::io, "input or output error", "IO");
+                            }});
+  Notes notes;
+  save(places, 1, false, notes);
+  gone = true;
+  for (const int64_t step : {2, 3})
+    EXPECT_EQ(save(places, step, true, notes, kHasty).parent_path(), spare / "run-ab/ckpt");
+  EXPECT_THROW(places.rotate({1}), Error) << "the run's own checkpoints stay as they are";
+  EXPECT_EQ(places.steps(), (std::vector<int64_t>{1, 3}));
+}
+
 /// Takes all that is free.
 void fill(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
