@@ -125,7 +125,9 @@ bool takes_attention(const Tensor& q, const Tensor& k, const Tensor& v, const At
       (options.mask.has_value() && options.mask->defined()))
     return false;
   for (const Tensor* t : {&q, &k, &v})
-    if (t->dim() != 4 || t->numel() == 0 || t->stride(-1) != 1 || t->scalar_type() != q.scalar_type()) return false;
+    if (t->dim() != 4 || t->numel() == 0 || t->stride(-1) != 1 || t->scalar_type() != q.scalar_type() ||
+        t->stride(2) < t->size(3))  // rows that overlap, as expanded ones do, are none of oneDNN's
+      return false;
   const bool same_heads = q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3);
   return same_heads && k.sizes() == v.sizes() && takes(q.scalar_type(), q.size(3));
 }

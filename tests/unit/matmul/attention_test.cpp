@@ -133,6 +133,14 @@ TEST_P(Attention, ReadsAnyStepsBetweenRows) {
   expanded[3] = one.expand({1, 1, 40, 32});
   dense[3] = expanded[3].contiguous();
   EXPECT_TRUE(same(results(expanded), results(dense)));
+  for (const int input : {1, 2}) {  // rows that overlap
+    expanded = dense = given;
+    expanded[input] = given[input].narrow(2, 3, 1).expand_as(given[input]);
+    dense[input] = expanded[input].contiguous();
+    const Tensors found = results(expanded), wanted = results(dense);
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(at::allclose(found[i].to(at::kFloat), wanted[i].to(at::kFloat), 2e-2, 2e-2)) << input << ' ' << i;
+  }
 }
 
 TEST_P(Attention, NoNumbersReachWhateverReadsThem) {

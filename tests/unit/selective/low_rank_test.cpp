@@ -143,6 +143,8 @@ TEST(LowRankLinear, TakesNoRowsAndNoRank) {
   EXPECT_TRUE(same_bits(sum.detach(), y.detach()));
   EXPECT_EQ(grad({sum}, {x}, {y.detach()})[0].abs().max().item<double>(), 0);
   EXPECT_THROW(low_rank_linear(x, weight, data(2, {4, 19}), data(3, {12, 4}), 0.5), c10::Error);
+  EXPECT_THROW(low_rank_linear(x, weight, data(2, {4, 20}), data(3, {11, 4}), 0.5), c10::Error)
+      << "a row of B is missing";
 }
 
 /// x + down(silu(up(x))): frozen_linear, low_rank_down and low_rank_up of `up`, then of `down`, whose products nothing

@@ -120,7 +120,8 @@ struct GatedResidualFunction : torch::autograd::Function<GatedResidualFunction> 
 bool takes_all(const Tensor& x, const Tensor& gate, const Tensor& y) {
   return takes(x) && x.dim() == 3 && y.sizes() == x.sizes() && gate.dim() == 3 && gate.size(1) == 1 &&
          gate.size(2) == x.size(2) && (gate.size(0) == 1 || gate.size(0) == x.size(0)) &&
-         gate.scalar_type() == x.scalar_type() && y.scalar_type() == x.scalar_type();
+         gate.scalar_type() == x.scalar_type() && y.scalar_type() == x.scalar_type() && gate.device() == x.device() &&
+         y.device() == x.device();
 }
 
 }  // namespace

@@ -119,7 +119,8 @@ struct LowRankFunction : torch::autograd::Function<LowRankFunction> {
 
 bool takes_low_rank(const Tensor& x, const Tensor& a, const Tensor& b) {
   const at::ScalarType adapter = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return takes(x) && a.scalar_type() == adapter && b.scalar_type() == adapter;
+  return takes(x) && a.scalar_type() == adapter && b.scalar_type() == adapter && a.device() == x.device() &&
+         b.device() == x.device();
 }
 
 Tensor Products::down(const Tensor& x, const Tensor& weight, double factor) const {
@@ -148,6 +149,9 @@ Tensor Products::outer(const Tensor& low, const Tensor& x, double factor) const 
 Tensor up_onto(Tensor base, const Tensor& low, const Tensor& weight, double factor) {
   static const auto in_place =
       operator_of<Tensor&(const Tensor&, const Tensor&, double, Tensor&)>("trainer::low_rank_up_");
+  TORCH_CHECK(base.dim() == 2 && low.dim() == 2 && base.size(0) == low.size(0) && base.size(1) == weight.size(1) &&
+                  low.size(1) == weight.size(0),
+              "low rank: ", low.sizes(), " and ", weight.sizes(), " do not make ", base.sizes());
   const bool ours = base.use_count() == 1 && base.storage().use_count() == 1 && base.is_contiguous();
   if (!ours) return Products{true}.up(low, weight, base, factor, base.scalar_type());
   in_place.call(low, weight, factor, base);
