@@ -225,6 +225,8 @@ void RunLock::write_text() const {
 void RunLock::give_signs() {
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, options_.beat, [this] { return stopped_; })) {
+    // Who deletes or moves the folder is not raced with: it is made again by the next save, not by this thread.
+    if (type_of(file_) == fs::file_type::not_found) continue;
     try {
       look();
       ++beat_;
@@ -270,7 +272,14 @@ void RunLock::take_anew(bool copied) {
     lost();
   }
   moved_.push_back(std::exchange(fd_, fd));
-  write_text();
+  try {
+    write_text();
+  } catch (...) {  // an empty file there would look like another run's
+    ::close(std::exchange(fd_, moved_.back()));
+    moved_.pop_back();
+    if (!copied) ::unlink(file_.c_str());
+    throw;
+  }
   log_warning(file_.parent_path().string() +
               ": was moved or deleted while this run goes on; it is made again, and what the run saves lies there");
 }

@@ -142,6 +142,16 @@ TEST_F(RunLockOnNetwork, AFolderThatWasDeletedOrMovedIsMadeAgain) {
   EXPECT_EQ(RunLock::holder(run), std::nullopt);
 }
 
+TEST_F(RunLockOnNetwork, NoThreadRacesWithWhoDeletesTheFolder) {
+  const fs::path run = folder_ / "run";
+  RunLock lock(run, on("here"));
+  fs::remove_all(run);
+  std::this_thread::sleep_for(5 * kBeat);
+  EXPECT_FALSE(fs::exists(run)) << "the next save makes it again";
+  EXPECT_EQ(lost(lock), "");
+  EXPECT_TRUE(RunLock::holder(run));
+}
+
 TEST_F(RunLockOnNetwork, AFolderThatWasDeletedAndBegunByAnotherRunIsLost) {
   const fs::path run = folder_ / "run";
   for (const bool beats : {false, true}) {
