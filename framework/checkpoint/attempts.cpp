@@ -10,6 +10,7 @@
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace trainer::checkpoint {
 namespace {
@@ -74,8 +75,8 @@ void Attempts::require_another(const fs::path& run_folder, int64_t from, const f
   before(run_folder, from, fallback);
 }
 
-Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fallback)
-    : file_(run_folder / "attempts.json"), from_(from), reached_(from) {
+Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fallback, std::function<bool()> may_write)
+    : file_(run_folder / "attempts.json"), may_write_(std::move(may_write)), from_(from), reached_(from) {
   const Before earlier = before(run_folder, from, fallback);
   failures_ = earlier.failures;
   ended_at_ = earlier.ended_at;
@@ -90,6 +91,7 @@ void Attempts::reached(int64_t step) {
 }
 
 void Attempts::write() const {
+  if (!may_write()) return;
   // Through a link another file would be overwritten; opening a FIFO would wait.
   const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd < 0) return;
@@ -101,6 +103,7 @@ void Attempts::write() const {
 }
 
 void Attempts::ended_well() {
+  if (!may_write()) return;
   std::error_code ignored;
   fs::remove(file_, ignored);
 }

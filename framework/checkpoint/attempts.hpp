@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -16,8 +17,10 @@ class Attempts {
 
   /// One more run goes on from the checkpoint of step `from`. Throws Error (bad_input, RUN_ATTEMPTS) instead when
   /// kLimit runs in a row that did so ended at one and the same step without ending well; it names an older checkpoint,
-  /// of the folder or below `fallback` (empty: none).
-  Attempts(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback = {});
+  /// of the folder or below `fallback` (empty: none). `may_write` (none: always) is asked before each change of the
+  /// file whether the folder is still this run's: of another run's nothing is changed.
+  Attempts(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback = {},
+           std::function<bool()> may_write = {});
 
   /// Throws as the constructor would, and notes nothing.
   static void require_another(const std::filesystem::path& run_folder, int64_t from,
@@ -40,7 +43,9 @@ class Attempts {
   };
   static Before before(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback);
   void write() const;
+  [[nodiscard]] bool may_write() const { return !may_write_ || may_write_(); }
   std::filesystem::path file_;
+  std::function<bool()> may_write_;
   std::string warning_;
   int64_t from_ = 0, reached_ = 0;
   int64_t ended_at_ = 0;  ///< the step at which `failures_` runs ended

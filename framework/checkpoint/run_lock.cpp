@@ -242,6 +242,15 @@ void RunLock::require_mine() {
   look();
 }
 
+bool RunLock::is_mine() {
+  const std::lock_guard lock(mutex_);
+  try {
+    return beats_ ? read_holder(file_).token == token_ : is_named();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void RunLock::look() {
   // The numbers of files may change on a network file system; there the text tells.
   if (!beats_ && is_named()) return;

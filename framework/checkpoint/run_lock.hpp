@@ -36,6 +36,9 @@ class RunLock {
   /// lock is gone and nobody else is there, both are made again, with a warning. Throws Error (io).
   void require_mine();
 
+  /// Whether the folder is this run's now; changes nothing. False, too, where it cannot be looked at.
+  [[nodiscard]] bool is_mine();
+
   /// Who holds the folder on this machine, in words; nullopt: nobody.
   static std::optional<std::string> holder(const std::filesystem::path& run_folder);
 

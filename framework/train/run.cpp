@@ -57,11 +57,13 @@ Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
       random_(static_cast<uint64_t>(recipe_.run.seed)),
       samples_(folder_ / "samples"),
       record_(recipe_, console_),
-      profiler_(ranks.writer() ? request.profile : 0, folder_ / "profile", assembly.devices()),
+      profiler_(ranks.writer() ? request.profile : 0, folder_ / "profile", assembly.devices(),
+                [this] { lock_->require_mine(); }),
       phases_(assembly.devices()) {
   if (ranks_.writer()) {
     lock_.emplace(folder_);
-    for (const char* below : {"", "lora", "model", "samples"}) remove_unfinished(folder_ / below);
+    for (const char* below : {"", "lora", "model"}) remove_unfinished(folder_ / below);
+    samples_.remove_unfinished();
     run_id_ = run_id_of(folder_);
     places_.emplace(folder_, run_id_,
                     checkpoint::PlacesOptions{recipe_.checkpoint.fallback, recipe_.checkpoint.reserve,
@@ -101,6 +103,7 @@ void Run::prepare() {
   // What does not fit together is told before hours of encoding. With a budget the plan decides what fits.
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", [&] { return train::prepare(assembly_, console_, ranks_); });
+  if (ranks_.writer()) lock_->require_mine();  // encoding takes hours, and what follows writes into the folder
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();
@@ -119,8 +122,9 @@ void Run::prepare() {
 
 void Run::begin_record() {
   if (!ranks_.writer()) return;
+  lock_->require_mine();  // loading takes minutes
   if (steps_done() > 0 && steps_done() < recipe_.run.steps) {
-    attempts_.emplace(folder_, steps_done(), recipe_.checkpoint.fallback);
+    attempts_.emplace(folder_, steps_done(), recipe_.checkpoint.fallback, [this] { return lock_->is_mine(); });
     if (!attempts_->warning().empty()) log_warning(attempts_->warning());
   }
   checkpoint::note_committed(folder_, run_id_,

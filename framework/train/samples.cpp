@@ -1,6 +1,7 @@
 #include <ATen/ops/from_blob.h>
 #include <base/files.hpp>
 #include <base/heartbeat.hpp>
+#include <base/unfinished.hpp>
 #include <data/image.hpp>
 #include <nlohmann/json.hpp>
 #include <sampling/grid.hpp>
@@ -14,6 +15,7 @@ namespace trainer::train {
 namespace {
 
 constexpr const char* kDescription = "samples.json";
+constexpr const char* kStepFolder = "step-";
 
 std::span<const uint8_t> bytes_of(const at::Tensor& hwc) {
   return {hwc.const_data_ptr<uint8_t>(), static_cast<std::size_t>(hwc.numel())};
@@ -76,9 +78,9 @@ Pictures draw(LoadedModel& loaded, const SamplePlan& plan, const std::function<s
 }
 
 std::filesystem::path SampleFolder::step_folder(int64_t step) const {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%010lld", static_cast<long long>(step));
-  return folder_ / name;
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%010lld", static_cast<long long>(step));
+  return folder_ / (std::string(kStepFolder) + digits);
 }
 
 std::filesystem::path SampleFolder::file(int64_t step, std::size_t prompt, int64_t seed) const {
@@ -95,6 +97,15 @@ void SampleFolder::save(int64_t step, const SamplePlan& plan, const Pictures& pi
       data::write_png(file(step, prompt, plan.settings.seeds[i]), bytes_of(hwc), hwc.size(1), hwc.size(0));
     }
   write_file_atomically(step_folder(step) / kDescription, description(plan));
+}
+
+void SampleFolder::remove_unfinished() const {
+  trainer::remove_unfinished(folder_);
+  std::error_code failed, ignored;
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(folder_, ignored))) return;
+  for (std::filesystem::directory_iterator it(folder_, failed); !failed && it != std::filesystem::directory_iterator();
+       it.increment(failed))
+    if (it->path().filename().string().starts_with(kStepFolder)) trainer::remove_unfinished(it->path());
 }
 
 Pictures SampleFolder::load(int64_t step, const SamplePlan& plan) const {

@@ -155,6 +155,19 @@ class Changed(RunCase):
         self.train(averaged, code=BAD_RECIPE, options=["--resume-with", "recipe"], texts="train.ema.decay: checkpoint 0.5",
                    **more)
 
+    def test_the_order_of_targets_changes_nothing(self):
+        runs = {name: self.folder / name for name in ("straight", "turned")}
+        more = {**self.base, "adapter__targets": '["*.to_q", "*.to_k"]'}
+        self.train(runs["straight"], **{**more, "run__steps": 4})
+        self.train(runs["turned"], **more)
+        more.update(run__steps=4, adapter__targets='["*.to_k"]')
+        self.train(runs["turned"], code=BAD_RECIPE, texts="adapter.targets: checkpoint ", **more)
+        more["adapter__targets"] = '["*.to_k", "*.to_q"]'
+        result = self.train(runs["turned"], texts="going on after step 2", **more)
+        self.assertNotIn("adapter.targets", result.text)
+        results = [run / "lora/small-4.safetensors" for run in runs.values()]
+        self.assertEqual(results[0].read_bytes(), results[1].read_bytes())
+
     def test_the_user_may_take_other_pictures_too(self):
         (self.data / self.names[0]).with_suffix(".txt").write_text("something else")
         self.again(0, "the pictures or captions are not those", options=["--resume-with", "recipe"], run__steps=4)

@@ -4,10 +4,11 @@ import json
 import os
 import shutil
 import signal
+import time
 import unittest
 
 from interrupted import PREEMPTED
-from program import RunCase, log_lines
+from program import TIMEOUT, RunCase, log_lines
 
 NOT_FOUND, LOCKED = 66, 77
 
@@ -49,6 +50,35 @@ class Starting(RunCase):
         self.assert_all_of_one_run(run, 18)
         self.assertEqual([path.name for path in (run / "lora").iterdir()], ["small-18.safetensors"])
 
+    def test_a_lost_run_notes_nothing_in_the_folder_of_another(self):
+        """Its steps until the next save neither, when it had gone on from a checkpoint."""
+        run = self.folder / "run"
+        self.train(run, run__steps=2, run__seed=1)
+        process = self.held(run, run__seed=1)
+        self.train(run, run__steps=18, run__seed=2)
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, LOCKED, err)
+        self.assertFalse((run / "attempts.json").exists())
+
+    def test_folder_deleted_under_a_run_that_encodes_and_used_by_another(self):
+        run, cache = self.folder / "run", self.folder / "new-cache"
+        process = self.start(*self.arguments(run, cache__folder=cache, run__steps=30, run__seed=1))
+        deadline = time.monotonic() + TIMEOUT
+        while not any(cache.rglob("*.safetensors")):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        self.assertFalse((run / "log.jsonl").exists())
+        shutil.rmtree(run)
+        self.train(run, run__steps=4, run__seed=2)
+        kept = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, LOCKED, err)
+        self.assertIn("another run took this folder over", err)
+        self.assertEqual({path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, kept)
+
     def test_folder_deleted_under_a_run_and_held_by_another(self):
         run = self.folder / "run"
         first = self.held(run, run__seed=1)
@@ -81,16 +111,20 @@ class Starting(RunCase):
     def test_what_a_killed_run_left_half_written_is_deleted(self):
         run, cache = self.folder / "run", self.folder / "cache"
         self.train(run, run__steps=2, cache__folder=cache)
-        left = [run / name for name in (".run.json.tmp-4194999-0", "lora/.small-2.safetensors.tmp-4194999-7")]
-        kept = run / f"lora/.small-2.safetensors.tmp-{os.getpid()}-0"
+        samples = run / "samples/step-0000000002"
+        names = (".run.json.tmp-4194999-0", "lora/.small-2.safetensors.tmp-4194999-7", "samples/.small-2.png.tmp-4194999-1")
+        left = [*(run / name for name in names), samples / ".p00-seed1.png.tmp-4194999-3"]
+        kept = [run / f"lora/.small-2.safetensors.tmp-{os.getpid()}-0", samples / f".p00-seed1.png.tmp-{os.getpid()}-3"]
+        kept += [samples / "p00-seed1.png", self.folder / "elsewhere/.p00-seed1.png.tmp-4194999-3"]
         old, new = cache / "text/ab/.old.safetensors.tmp-1-0", cache / "text/ab/.new.safetensors.tmp-1-0"
-        for file in (*left, kept, old, new):
+        for file in (*left, *kept, old, new):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(b"half")
         os.utime(old, (0, 0))
+        (run / "samples/step-0000000003").symlink_to(kept[-1].parent)
         self.train(run, run__steps=3, cache__folder=cache)
         self.assertEqual([path for path in (*left, old) if path.exists()], [])
-        self.assertEqual([path for path in (kept, new) if not path.exists()], [])
+        self.assertEqual([path for path in (*kept, new) if not path.exists()], [])
 
     def test_required_without_checkpoint(self):
         self.train(self.folder / "run", code=NOT_FOUND, texts=["--resume required"], options=["--resume", "required"])

@@ -50,11 +50,29 @@ bool harmless(const std::string& key) {
   return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
 }
 
+/// Whether the two lists of adapter.targets differ in their order alone. Our LoRA adapts layers in the model's order
+/// and keys their first values by name; what a stranger's adapter makes of an order is not known.
+bool only_reordered(const recipe::Recipe& before, const recipe::Recipe& now) {
+  const auto patterns = [](const recipe::Recipe& recipe) {
+    const auto& values = recipe.adapter->options.values();
+    const auto it = values.find("targets");
+    std::vector<std::string> list;
+    if (it != values.end() && it->second.get_if<Array>() != nullptr)
+      list = recipe.adapter->options.list<std::string>("targets");
+    std::sort(list.begin(), list.end());
+    return list;
+  };
+  if (!before.adapter || !now.adapter || before.adapter->kind != "lora" || now.adapter->kind != "lora") return false;
+  const std::vector<std::string> list = patterns(now);
+  return !list.empty() && patterns(before) == list;
+}
+
 /// The differences that change what is trained.
 std::vector<recipe::Difference> changes_of_training(const recipe::Recipe& before, const recipe::Recipe& now) {
   std::vector<recipe::Difference> changes = recipe::differences(before, now);
   std::erase_if(changes, [&](const recipe::Difference& one) {
-    return harmless(one.key) || (one.key == "run.steps" && now.optimizer.schedule == "constant");
+    return harmless(one.key) || (one.key == "run.steps" && now.optimizer.schedule == "constant") ||
+           (one.key == "adapter.targets" && only_reordered(before, now));
   });
   return changes;
 }

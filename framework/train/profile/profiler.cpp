@@ -57,9 +57,11 @@ std::vector<Span> spans_of(const kineto::ProfilerResult& result) {
 
 }  // namespace
 
-Profiler::Profiler(int64_t steps, std::filesystem::path folder, const std::vector<c10::Device>& devices)
+Profiler::Profiler(int64_t steps, std::filesystem::path folder, const std::vector<c10::Device>& devices,
+                   std::function<void()> before_write)
     : asked_(steps),
       folder_(std::move(folder)),
+      before_write_(std::move(before_write)),
       cuda_(std::any_of(devices.begin(), devices.end(), [](const c10::Device& device) { return device.is_cuda(); })) {}
 
 Profiler::~Profiler() {
@@ -80,6 +82,7 @@ std::string Profiler::stop() {
   running_ = false;
   asked_ = 0;
   const auto result = kineto::disableProfiler();
+  if (before_write_) before_write_();
   make_folders(folder_);
   const std::filesystem::path trace = folder_ / "trace.json";
   result->save(trace.string());

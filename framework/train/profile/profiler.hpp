@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,10 @@ namespace trainer::train {
 class Profiler {
  public:
   /// Profiles `steps` steps after the first one, which tests what later ones trust and is not like them. 0: none.
-  /// `folder` gets trace.json, for chrome://tracing and Perfetto, and table.txt.
-  Profiler(int64_t steps, std::filesystem::path folder, const std::vector<c10::Device>& devices);
+  /// `folder` gets trace.json, for chrome://tracing and Perfetto, and table.txt. `before_write` (none: nothing) is
+  /// called before that and may throw.
+  Profiler(int64_t steps, std::filesystem::path folder, const std::vector<c10::Device>& devices,
+           std::function<void()> before_write = {});
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -31,6 +34,7 @@ class Profiler {
   int64_t asked_;  ///< 0 also when it is done
   int64_t seen_ = 0;
   std::filesystem::path folder_;
+  std::function<void()> before_write_;
   bool cuda_ = false, running_ = false;
 };
 

@@ -1,4 +1,5 @@
 /// @file Runs that end again and again at one step are counted, reported and at last refused.
+#include <base/files.hpp>
 #include <checkpoint/attempts.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -74,6 +75,26 @@ TEST(Attempts, ProgressAndAnotherEndBeginTheCountAnew) {
     attempts.ended_well();
   }
   EXPECT_FALSE(fs::exists(folder.path() / "attempts.json"));
+}
+
+TEST(Attempts, AFolderThatIsAnotherRunsIsLeftAlone) {
+  const Folder folder;
+  const fs::path file = folder.path() / "attempts.json";
+  bool mine = true;
+  Attempts attempts(folder.path(), 3, {}, [&] { return mine; });
+  attempts.reached(4);
+  const std::string theirs = R"({"from": 9, "reached": 9, "failures": 1, "ended_at": 9})";
+  write_text(file, theirs);
+  mine = false;
+  attempts.reached(5);
+  attempts.ended_well();
+  EXPECT_EQ(read_file(file, 1000, "attempts"), theirs);
+  fs::remove(file);
+  attempts.reached(6);
+  EXPECT_FALSE(fs::exists(file));
+  mine = true;
+  attempts.reached(7);
+  EXPECT_TRUE(fs::exists(file));
 }
 
 TEST(Attempts, BeforeTheFirstStepCountsToo) {

@@ -98,7 +98,9 @@ TEST_F(RunLockOnNetwork, NobodyIsWaitedForWhereTheKernelTells) {
 
 TEST_F(RunLockOnNetwork, WhoLostTheFolderSavesNoMore) {
   RunLock lock(folder_, on("here"));
+  EXPECT_TRUE(lock.is_mine());
   foreign(1);
+  EXPECT_FALSE(lock.is_mine());
   try {
     lock.require_mine();
     FAIL();
@@ -128,7 +130,10 @@ TEST_F(RunLockOnNetwork, AFolderThatWasDeletedOrMovedIsMadeAgain) {
   for (const bool beats : {false, true}) {
     RunLock lock(run, {.boot = "here", .beat = std::chrono::seconds(60), .beats = beats});
     fs::remove_all(run);
+    EXPECT_FALSE(lock.is_mine());
+    EXPECT_FALSE(fs::exists(run)) << "asking makes nothing";
     EXPECT_EQ(lost(lock), "");
+    EXPECT_TRUE(lock.is_mine());
     EXPECT_TRUE(RunLock::holder(run).value_or("").starts_with("pid ")) << "locked as before";
     fs::rename(run, folder_ / "moved");
     EXPECT_EQ(lost(lock), "");
@@ -159,6 +164,8 @@ TEST_F(RunLockOnNetwork, AFolderThatWasDeletedAndBegunByAnotherRunIsLost) {
     RunLock first(run, options);
     fs::remove_all(run);
     std::optional<RunLock> second(std::in_place, run, options);
+    EXPECT_FALSE(first.is_mine());
+    EXPECT_TRUE(second->is_mine());
     const std::string message = lost(first);
     EXPECT_NE(message.find("took this folder over (pid "), std::string::npos) << message;
     EXPECT_EQ(lost(*second), "");
