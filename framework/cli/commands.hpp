@@ -42,6 +42,8 @@ struct RecipeArguments {
 void add_recipe(CLI::App& command, RecipeArguments& arguments);
 /// Adds --budget, for commands that train, or plan or prove training.
 void add_budget(CLI::App& command, RecipeArguments& arguments);
+/// Adds --resume-with, for commands that go on from a checkpoint or foretell it.
+void add_resume_with(CLI::App& command, std::string& side);
 
 /// Checks the recipe without LibTorch, so that mistakes are told in milliseconds, then calls the engine.
 /// `options`: whether missing files are a mistake.

@@ -28,6 +28,14 @@ void add_budget(CLI::App& command, RecipeArguments& arguments) {
       });
 }
 
+void add_resume_with(CLI::App& command, std::string& side) {
+  command
+      .add_option("--resume-with", side,
+                  "Where recipe and checkpoint differ in what is trained: go on as the recipe says, or as the "
+                  "checkpoint did; without this the run ends and lists the differences")
+      ->check(CLI::IsMember({"recipe", "checkpoint"}));
+}
+
 namespace {
 
 /// One of several processes that run together: an error that only it has is for all to know.

@@ -15,11 +15,7 @@ void add_run(CLI::App& app, Common& common) {
                    "auto: go on from the newest checkpoint if there is one; never: start anew in an empty folder; "
                    "required: fail without a checkpoint; or the path of a checkpoint")
       ->capture_default_str();
-  command
-      ->add_option("--resume-with", side,
-                   "Where recipe and checkpoint differ in what is trained: go on as the recipe says, or as the "
-                   "checkpoint did; without this the run ends and lists the differences")
-      ->check(CLI::IsMember({"recipe", "checkpoint"}));
+  add_resume_with(*command, side);
   command
       ->add_option("--profile", profile,
                    "Profile so many steps after the first: where their time goes, and a trace in RUN/profile")

@@ -47,15 +47,9 @@ void Run::plan_memory() {
 }
 
 std::string Run::format_of_checkpoint() {
-  const bool named = names_checkpoint(request_.resume);
-  const std::vector<fs::path> folders =
-      named ? std::vector<fs::path>{request_.resume}
-            : checkpoint::newest_first(checkpoint::roots_of(folder_, recipe_.checkpoint.fallback));
-  for (const fs::path& folder : folders)
-    if (const std::optional<checkpoint::Manifest> manifest = checkpoint::whole_manifest(folder))
-      if (const auto name = manifest->fingerprints.find("formats"); name != manifest->fingerprints.end())
-        return planned_format(assembly_, name->second);
-  return {};
+  if (names_checkpoint(request_.resume)) return train::format_of_checkpoint(assembly_, {request_.resume});
+  return train::format_of_checkpoint(
+      assembly_, checkpoint::newest_first(checkpoint::roots_of(folder_, recipe_.checkpoint.fallback)));
 }
 
 std::string Run::plan_text() {

@@ -180,8 +180,23 @@ class Prove(ProveCase):
         self.assertTrue(ways(planned), planned)
         self.assertEqual(json.loads((output / "plan.json").read_text()), stored)
         (output / "plan.json").write_text(json.dumps({**stored, "budget": 1e300}))
-        self.expect(BAD_INPUT, [str(output / "plan.json"), "1e+300", "delete this file"], "prove", SMALL,
-                    *settings(run__output=output), "--budget", "40MB")
+        texts = [str(output / "plan.json"), "1e+300", "proven is the plan that this recipe gets now", "PROVEN"]
+        self.expect(0, texts, "prove", SMALL, *settings(run__output=output), "--budget", "40MB")
+
+    def test_what_packs_the_weights_is_the_checkpoints(self):
+        """Whatever plan.json says, or whether it is there: as a run that goes on."""
+        output = self.folder / "run"
+        refused = self.train(output, code=BAD_RECIPE, options=["--budget", "5MB"], run__steps=1)
+        smallest = re.search(r"the smallest budget that works for this recipe is (\d+MB)", refused.err)[1]
+        self.train(output, options=["--budget", smallest], run__steps=1)
+        file = output / "plan.json"
+        stored = json.loads(file.read_text())
+        self.assertNotEqual(stored["format"], "none")
+        for text in (json.dumps({**stored, "format": "none"}), "{", None):
+            with self.subTest(text):
+                file.unlink() if text is None else file.write_text(text)
+                texts = [f"weights packed by {stored['format']}", "PROVEN"]
+                self.expect(0, texts, "prove", SMALL, *settings(run__output=output), "--budget", "2GB")
 
     def smallest(self):
         result = self.expect(78, "the smallest budget", "prove", SMALL, *self.quick, "--budget", "5MB")

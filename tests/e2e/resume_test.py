@@ -90,9 +90,10 @@ class Changed(RunCase):
         }
         self.train(self.run_folder, **self.base)
 
-    def check(self, code, texts, **more):
+    def check(self, code, texts, options=(), **more):
         """What `trainer check` says of the run that `again` would start."""
-        return self.expect(code, texts, "check", *self.arguments(self.run_folder, **{**self.base, **more})[1:])
+        arguments = self.arguments(self.run_folder, **{**self.base, **more})[1:]
+        return self.expect(code, texts, "check", *arguments, *options)
 
     def again(self, code, texts, **more):
         return self.train(self.run_folder, code=code, texts=texts, **{**self.base, **more})
@@ -118,6 +119,13 @@ class Changed(RunCase):
         changed = {"optimizer__lr": 5e-4, "train__batch_size": 4, "run__steps": 4}
         refused = self.again(BAD_RECIPE, ["--resume-with checkpoint", "--resume-with recipe"], **changed)
         self.assertIn("optimizer.lr: checkpoint 0.001, recipe 5e-4", refused.err)
+        self.check(BAD_RECIPE, ["--resume-with checkpoint", "optimizer.lr: checkpoint 0.001, recipe 5e-4"], **changed)
+        self.check(0, ["goes on after step 2", "as the recipe says", "optimizer.lr: checkpoint 0.001, recipe 5e-4"],
+                   options=["--resume-with", "recipe"], **changed)
+        self.check(0, ["goes on after step 2", "as the checkpoint was trained", "optimizer.lr=0.001"],
+                   options=["--resume-with", "checkpoint"], **changed)
+        self.check(BAD_RECIPE, ["has not the tensors that this recipe trains", "adapter.rank"],
+                   options=["--resume-with", "recipe"], adapter__rank=8)
         other = self.folder / "other"
         shutil.copytree(self.run_folder, other)
         listed = ["going on after step 2", "as the recipe says", "optimizer.lr: checkpoint 0.001, recipe 5e-4"]
@@ -170,6 +178,8 @@ class Changed(RunCase):
 
     def test_the_user_may_take_other_pictures_too(self):
         (self.data / self.names[0]).with_suffix(".txt").write_text("something else")
+        self.check(0, ["the pictures or captions are not those", "data, weights and encoders are not those of"],
+                   options=["--resume-with", "recipe"], run__steps=4)
         self.again(0, "the pictures or captions are not those", options=["--resume-with", "recipe"], run__steps=4)
 
     def test_the_number_of_threads_is_the_checkpoints(self):
@@ -351,6 +361,7 @@ class Changed(RunCase):
         note["newest_checkpoint"]["folder"] = str(kept / "step-0000000002")
         (self.run_folder / "run.json").write_text(json.dumps(note))
         changed = {"optimizer__lr": 5e-4, "run__steps": 4, "checkpoint__fallback": spare}
+        self.expect(NOT_FOUND, ["name what in it is meant: " + str(kept / "step-0000000002")], "inspect", self.run_folder)
         texts = ["optimizer.lr: checkpoint 0.001, recipe 5e-4"]
         self.check(BAD_RECIPE, texts, **changed)
         self.again(BAD_RECIPE, [*texts, "--resume-with checkpoint", "--resume-with recipe"], **changed)

@@ -150,11 +150,26 @@ void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now
                              "cuts the log off)."));
 }
 
-std::vector<std::string> overrides_to(const recipe::Recipe& before, const recipe::Recipe& now) {
+std::vector<std::string> overrides_to_checkpoint(const recipe::Recipe& now, const plugin::Found& found,
+                                                 const std::string& resume) {
+  std::optional<std::string> text;
+  if (names_checkpoint(resume)) {
+    if (fs::is_directory(resume)) text = read_progress(checkpoint::load(resume)).recipe;
+  } else if (const auto before = checkpoint::recipe_before(now.run.output, now.checkpoint.fallback);
+             resume != "never" && before && before->what == checkpoint::kTheCheckpoint) {
+    text = before->recipe;
+  }
   std::vector<std::string> overrides;
-  for (const auto& [key, first, second] : changes_of_training(before, now))
+  if (!text) return overrides;
+  for (const auto& [key, first, second] : changes_of_training(parse_recipe(*text, found), now))
     if (!first.empty()) overrides.push_back(key + "=" + first);
   return overrides;
+}
+
+std::string gone_on_as_checkpoint(const std::vector<std::string>& overrides) {
+  std::string text = "the run goes on as the checkpoint was trained, not as the recipe says:";
+  for (const std::string& one : overrides) text += "\n  " + one;
+  return text;
 }
 
 recipe::Recipe parse_recipe(const std::string& text, const plugin::Found& found) {
@@ -204,13 +219,17 @@ std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std:
   return text;
 }
 
-void require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
+bool require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
                           const recipe::Recipe& recipe, const std::string& resume_with) {
+  bool all_same = true;
   const auto require_same = [&](const std::string& key, const std::string& now, const std::string& what) {
     const auto it = saved.manifest.fingerprints.find(key);
     if (it == saved.manifest.fingerprints.end() || it->second == now) return;
-    if (resume_with == "recipe")
-      return log_warning(what + " are not those that the checkpoint " + saved.folder.string() + " was trained on");
+    if (resume_with == "recipe") {
+      log_warning(what + " are not those that the checkpoint " + saved.folder.string() + " was trained on");
+      all_same = false;
+      return;
+    }
     throw Error(ExitCode::bad_recipe, what + " are not those that the checkpoint " + saved.folder.string() +
                                           " was trained on; put them back to go on exactly, or choose another "
                                           "run.output to start anew");
@@ -225,6 +244,7 @@ void require_same_content(const checkpoint::Loaded& saved, const std::map<std::s
       require_same(key, value, "the values of adapter_config.json beside the LoRA " + recipe.adapter->path);
     if (key == "formats") require_same(key, value, "the weight formats in memory.strategies");
   }
+  return all_same;
 }
 
 }  // namespace trainer::train

@@ -31,12 +31,17 @@ void require_resumable(const std::string& resume, const std::filesystem::path& f
 void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now, const std::filesystem::path& folder,
                          const std::string& what, const std::string& resume_with = {});
 
-/// Overrides that give the recipe the checkpoint's values of these keys, see Request::overrides.
-std::vector<std::string> overrides_to(const recipe::Recipe& before, const recipe::Recipe& now);
+/// What --resume-with checkpoint changes: overrides (see Request::overrides) that give the recipe the values of the
+/// checkpoint that --resume `resume` goes on from, where others would train something else. Empty without a checkpoint.
+std::vector<std::string> overrides_to_checkpoint(const recipe::Recipe& now, const plugin::Found& found,
+                                                 const std::string& resume = "auto");
+
+/// In words, for a warning.
+std::string gone_on_as_checkpoint(const std::vector<std::string>& overrides);
 
 /// Throws Error (bad_recipe) when data, weights or weight formats are not those of the checkpoint; with `resume_with`
-/// "recipe" that is a warning.
-void require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
+/// "recipe" that is a warning, and false is returned.
+bool require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
                           const recipe::Recipe& recipe, const std::string& resume_with = {});
 
 /// A stored recipe, which is complete: `extends` in it is refused, so that it names no file. `found`: the components.

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <base/entries.hpp>
 #include <base/files.hpp>
+#include <base/log.hpp>
 #include <base/printable.hpp>
 #include <base/units.hpp>
 #include <checkpoint/attempts.hpp>
@@ -128,6 +129,24 @@ std::unique_ptr<Assembly> assemble(const Request& request, const distributed::Pl
       if (problems.empty() || std::string(problems.back().what()) != error.what()) problems.push_back(error);
     }
   throw problems.front();
+}
+
+/// With --resume-with checkpoint the recipe that a run would go on with. What stands in the way is a finding of the
+/// parts.
+Request as_resumed(const Request& asked, const distributed::Place& place) {
+  if (asked.resume_with != "checkpoint") return asked;
+  try {
+    Findings ignored(asked);
+    const std::unique_ptr<Assembly> written = assemble(asked, place, ignored);
+    const auto overrides = overrides_to_checkpoint(written->recipe(), written->loader().found());
+    if (overrides.empty()) return asked;
+    Request changed = asked;
+    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
+    log_warning(gone_on_as_checkpoint(overrides));
+    return changed;
+  } catch (const Error&) {
+    return asked;
+  }
 }
 
 std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const Request& request, data::Dataset& dataset) {
@@ -261,7 +280,7 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
 }
 
 /// What a run would do with the folder that is there, and the checkpoint that it would go on from.
-std::string check_run_folder(Assembly& assembly, std::optional<checkpoint::Choice>& newest) {
+std::string check_run_folder(Assembly& assembly, const Request& request, std::optional<checkpoint::Choice>& newest) {
   const recipe::Recipe& recipe = assembly.recipe();
   const std::filesystem::path folder = recipe.run.output;
   if (::access(folder.c_str(), R_OK | W_OK | X_OK) != 0 && errno == EACCES)
@@ -269,7 +288,8 @@ std::string check_run_folder(Assembly& assembly, std::optional<checkpoint::Choic
   if (const auto holder = checkpoint::RunLock::holder(folder))
     throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder, recipe.checkpoint.fallback))
-    require_same_recipe(parse_recipe(before->recipe, assembly.loader().found()), recipe, folder, before->what);
+    require_same_recipe(parse_recipe(before->recipe, assembly.loader().found()), recipe, folder, before->what,
+                        request.resume_with);
   const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
   checkpoint::require_committed(folder, steps);
   std::vector<std::string> notes;
@@ -287,18 +307,21 @@ std::string check_run_folder(Assembly& assembly, std::optional<checkpoint::Choic
 }
 
 /// That what is trained on is what the checkpoint was trained on.
-std::string check_content(Assembly& assembly, const data::Dataset& dataset, const checkpoint::Choice& newest) {
+std::string check_content(Assembly& assembly, const Request& request, const data::Dataset& dataset,
+                          const checkpoint::Choice& newest) {
   std::map<std::string, std::string> now = identities_of_data(assembly, dataset);
   now.merge(identities_of_weights(assembly.recipe(), *assembly.load_model(ModelUse::outline).source));
   if (assembly.recipe().memory.budget == 0) now["formats"] = assembly.memory_stack().format_name();
-  require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe());
-  return "data, weights and encoders are those of " + newest.folder.string();
+  const bool same =
+      require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe(), request.resume_with);
+  return std::string("data, weights and encoders are ") + (same ? "" : "not ") + "those of " + newest.folder.string();
 }
 
 }  // namespace
 
-int command_check(const Request& request) {
+int command_check(const Request& asked) {
   const distributed::Place place = distributed::find_place();
+  const Request request = as_resumed(asked, place);
   Findings findings(request);
   const std::unique_ptr<Assembly> made = assemble(request, place, findings);
   Assembly& assembly = *made;
@@ -324,9 +347,9 @@ int command_check(const Request& request) {
   if (model && planned) findings.part("free memory", [&] { return check_free_memory(request, place, assembly); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
   std::optional<checkpoint::Choice> newest;
-  findings.part("run folder", [&] { return check_run_folder(assembly, newest); });
+  findings.part("run folder", [&] { return check_run_folder(assembly, request, newest); });
   if (newest && model && !dataset.samples.empty())
-    findings.part("checkpoint", [&] { return check_content(assembly, dataset, *newest); });
+    findings.part("checkpoint", [&] { return check_content(assembly, request, dataset, *newest); });
   findings.part("disk", [&] { return check_room(recipe, model ? disk_need(assembly, dataset, shape) : DiskNeed()); });
   return findings.print(request.json);
 }

@@ -1,6 +1,7 @@
 /// @file `trainer inspect FILE`: what a weight file, model folder, LoRA or checkpoint is.
 #include <base/printable.hpp>
 #include <base/units.hpp>
+#include <checkpoint/committed.hpp>
 #include <checkpoint/recovery.hpp>
 #include <checkpoint/store.hpp>
 #include <nlohmann/json.hpp>
@@ -103,6 +104,19 @@ void inspect_unknown(Json& json, const std::shared_ptr<weights::ModelFiles>& ope
                             shape_text(files.find(name)->shape));
 }
 
+/// The newest checkpoint where the run saved it elsewhere, in its checkpoint.fallback; nullopt when it is not there.
+std::optional<fs::path> checkpoint_elsewhere(const fs::path& folder) {
+  try {
+    const std::optional<checkpoint::Committed> noted = checkpoint::committed(folder);
+    if (!noted || !checkpoint::looks_whole(noted->folder)) return {};
+    const bool here =
+        noted->folder.parent_path().lexically_normal() == fs::absolute(folder / "ckpt").lexically_normal();
+    return here ? std::nullopt : std::optional(noted->folder);
+  } catch (const Error&) {  // a note that cannot be read names nothing
+    return {};
+  }
+}
+
 /// A run's folder is many things: says which of them to name, the newest first.
 void refuse_run_folder(const fs::path& folder) {
   if (!fs::is_regular_file(folder / "run.json")) return;
@@ -111,6 +125,7 @@ void refuse_run_folder(const fs::path& folder) {
   if (const fs::path ckpt = folder / "ckpt"; fs::is_directory(ckpt, absent))
     if (const std::vector<int64_t> steps = checkpoint::steps_in(ckpt); !steps.empty())
       names.push_back("ckpt/" + checkpoint::step_name(steps.back()));
+  if (const auto elsewhere = checkpoint_elsewhere(folder)) names.insert(names.begin(), elsewhere->string());
   for (const char* kind : {"lora", "model"}) {
     std::optional<fs::directory_entry> newest;
     for (const auto& entry : fs::directory_iterator(folder / kind, absent))

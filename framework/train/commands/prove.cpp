@@ -5,7 +5,8 @@
 #include <base/log.hpp>
 #include <base/printable.hpp>
 #include <base/units.hpp>
-#include <checkpoint/earlier.hpp>
+#include <checkpoint/committed.hpp>
+#include <checkpoint/recovery.hpp>
 #include <nlohmann/json.hpp>
 #include <planner/byte_counter.hpp>
 #include <train/artifacts/proof.hpp>
@@ -54,16 +55,20 @@ prove::Sizes largest_sizes(Assembly& assembly, int64_t factor, std::string& note
 struct StoredPlan {
   std::string file;
   BudgetPlan plan;
-  bool resumed = false;  ///< the next run goes on from its checkpoint
 };
 
-std::optional<StoredPlan> stored_plan(const recipe::Recipe& recipe) {
+/// nullopt and `damage`, why not, for a file that holds none.
+std::optional<StoredPlan> stored_plan(const recipe::Recipe& recipe, std::optional<Error>& damage) {
   constexpr std::size_t kPlanLimit = 1 << 24;
   const std::filesystem::path file = std::filesystem::path(recipe.run.output) / "plan.json";
   if (!std::filesystem::exists(file)) return std::nullopt;
-  const auto before = checkpoint::recipe_before(recipe.run.output, recipe.checkpoint.fallback);
-  return StoredPlan{file.string(), parse_plan(read_file(file, kPlanLimit, "plan"), file.string()),
-                    before && before->what == checkpoint::kTheCheckpoint};
+  try {
+    return StoredPlan{file.string(), parse_plan(read_file(file, kPlanLimit, "plan"), file.string())};
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::bad_input) throw;
+    damage = error;
+    return std::nullopt;
+  }
 }
 
 /// The stored plan itself, where nothing else can be proven: it has to be one for this budget and this model.
@@ -75,20 +80,27 @@ BudgetPlan plan_as_stored(Assembly& assembly, const StoredPlan& stored) {
   return stored.plan;
 }
 
-/// With memory.budget: what a run would choose now, which keeps of an earlier plan only what packs the weights.
+/// With memory.budget: what a run would choose now, which keeps of an earlier one only what packs the weights in its
+/// checkpoint.
 void use_budget(Assembly& assembly, int64_t factor, std::string& notes) {
   const recipe::Recipe& recipe = assembly.recipe();
   if (recipe.memory.budget == 0) return;
-  const std::optional<StoredPlan> stored = stored_plan(recipe);
+  std::optional<Error> damage;
+  const std::optional<StoredPlan> stored = stored_plan(recipe, damage);
   if (const auto batch = foretold_shape(assembly, largest_of(recipe, factor), factor)) {
-    const BudgetPlan plan = plan_budget(assembly, *batch, stored && stored->resumed ? stored->plan.format : "");
+    const auto checkpoints =
+        checkpoint::newest_first(checkpoint::roots_of(recipe.run.output, recipe.checkpoint.fallback));
+    const BudgetPlan plan = plan_budget(assembly, *batch, format_of_checkpoint(assembly, checkpoints));
     if (stored && same_ways(stored->plan, plan))
       notes += "the plan of the run in " + recipe.run.output + " is proven\n";
     else if (stored)
       notes += "the run in " + recipe.run.output + " had another plan (" + stored->file +
                "); proven is the one that this recipe gets now\n";
+    else if (damage)
+      notes += std::string(damage->what()) + "; proven is the plan that this recipe gets now\n";
     return assembly.use_plan(plan);
   }
+  if (damage) throw *damage;
   if (!stored || stored->plan.budget != recipe.memory.budget)
     throw Error(ExitCode::unavailable,
                 "memory.budget: the model \"" + recipe.model.kind +

@@ -1,12 +1,10 @@
 /// @file `trainer run RECIPE`: cache, sample, train, sample, export; `trainer cache RECIPE`: its first part.
 #include <base/log.hpp>
-#include <checkpoint/earlier.hpp>
 #include <checkpoint/signals.hpp>
 #include <distributed/environment.hpp>
 #include <distributed/group.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/same_run.hpp>
-#include <train/artifacts/train_state.hpp>
 #include <train/commands/commands.hpp>
 #include <train/run.hpp>
 
@@ -47,25 +45,13 @@ struct Member {
 /// The recipe; with --resume-with checkpoint, where it differs from the checkpoint's in what is trained, the latter.
 void assemble(std::optional<Assembly>& assembly, const Member& member) {
   assembly.emplace(member.request, Assembly::Use::run, member.place);
-  if (member.request.resume_with != "checkpoint" || member.request.resume == "never") return;
-  const recipe::Recipe& recipe = assembly->recipe();
-  std::optional<std::string> text;
-  if (names_checkpoint(member.request.resume)) {
-    if (std::filesystem::is_directory(member.request.resume))
-      text = read_progress(checkpoint::load(member.request.resume)).recipe;
-  } else if (const auto before = checkpoint::recipe_before(recipe.run.output, recipe.checkpoint.fallback);
-             before && before->what == checkpoint::kTheCheckpoint) {
-    text = before->recipe;
-  }
-  if (!text) return;
-  Request changed = member.request;
-  const auto overrides = overrides_to(parse_recipe(*text, assembly->loader().found()), recipe);
+  if (member.request.resume_with != "checkpoint") return;
+  const auto overrides = overrides_to_checkpoint(assembly->recipe(), assembly->loader().found(), member.request.resume);
   if (overrides.empty()) return;
+  Request changed = member.request;
   changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
   assembly.emplace(changed, Assembly::Use::run, member.place);
-  std::string list;
-  for (const std::string& one : overrides) list += "\n  " + one;
-  log_warning("the run goes on as the checkpoint was trained, not as the recipe says:" + list);
+  log_warning(gone_on_as_checkpoint(overrides));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <base/units.hpp>
 #include <cache/key.hpp>
+#include <checkpoint/recovery.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
 #include <recipe/write.hpp>
@@ -174,6 +175,14 @@ std::string planned_format(Assembly& assembly, const std::string& name) {
   if (name.empty()) return "none";
   for (const CandidateStrategy& format : make_candidates(assembly.loader()).formats)
     if (format.name + " " + cache::options_identity(format.options) == name) return format.label;
+  return {};
+}
+
+std::string format_of_checkpoint(Assembly& assembly, const std::vector<std::filesystem::path>& newest_first) {
+  for (const std::filesystem::path& folder : newest_first)
+    if (const std::optional<checkpoint::Manifest> manifest = checkpoint::whole_manifest(folder))
+      if (const auto name = manifest->fingerprints.find("formats"); name != manifest->fingerprints.end())
+        return planned_format(assembly, name->second);
   return {};
 }
 

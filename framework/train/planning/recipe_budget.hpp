@@ -7,7 +7,10 @@
 #include <train/batch_source.hpp>
 #include <train/planning/dry_run.hpp>
 
+#include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace trainer::train {
 
@@ -39,6 +42,10 @@ BudgetPlan plan_budget(Assembly& assembly, const BatchShape& batch, const std::s
 /// The weight format, as plan_budget takes it, that a run calls `name` (MemoryStack::format_name); "none" for the empty
 /// name, and empty for one that no plugin offers to the planner.
 std::string planned_format(Assembly& assembly, const std::string& name);
+
+/// The format of the first of these checkpoints that looks whole, which a run that goes on keeps, as plan_budget takes
+/// it; empty without one.
+std::string format_of_checkpoint(Assembly& assembly, const std::vector<std::filesystem::path>& newest_first);
 
 /// With memory.budget: plans it for an assembly made with Assembly::Use::plan, and puts the plan to use. Throws as
 /// plan_budget, and Error (unavailable) when no batch is known before the cache is made.
