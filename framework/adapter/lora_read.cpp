@@ -1,7 +1,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 #include <adapter/fuse.hpp>
-#include <adapter/lora_metadata.hpp>
+#include <adapter/lora_file.hpp>
+#include <adapter/lora_stated.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
 #include <weights/convert.hpp>
@@ -57,7 +58,7 @@ class Reader {
     if (pairs_.empty() && !other_.empty()) refuse_other();
     if (pairs_.empty()) problems_.add("it holds no pair of LoRA matrices");
     problems_.throw_if_any(file_.path().string() + ": not a LoRA for " + family_.name + ":", "LORA_KEYS");
-    LoraFile lora{{}, format(), {}, stated_step(file_)};
+    LoraFile lora{{}, format(), {}, stated_step(file_.metadata())};
     add_layers(lora);
     return lora;
   }
@@ -138,8 +139,8 @@ class Reader {
   }
 
   void add_layers(LoraFile& lora) {
-    const StatedScales stated(file_, pairs_.begin()->second.target.prefix);
-    const std::optional<double> folded = stated_folded_scale(file_);
+    const StatedScales stated(file_.path(), file_.metadata(), pairs_.begin()->second.target.prefix);
+    const std::optional<double> folded = stated_folded_scale(file_.path(), file_.metadata());
     bool tensors = false, taken_out = false;
     Problems twice;
     std::set<std::string> seen;

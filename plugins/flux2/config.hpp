@@ -2,13 +2,17 @@
 /// both speak they must agree. Used by the model factory.
 #pragma once
 
-#include <trainer/sdk/weights.hpp>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
+namespace trainer {
+class WeightSource;
+}
+
 namespace trainer::flux2 {
+
+inline constexpr int64_t kLargestSize = 1'000'000;  ///< keeps products of sizes inside int64 whatever a file claims
 
 /// Every size the computation depends on. Defaults are those that no tensor shape can tell.
 struct Config {
@@ -28,6 +32,10 @@ struct Config {
   [[nodiscard]] int64_t hidden() const { return heads * head_dim; }
   bool operator==(const Config&) const = default;
 };
+
+/// The sizes that the text of a config.json states; `of` names the model in messages. Throws Error (bad_input,
+/// MODEL_CONFIG) as resolve_config does for the text alone.
+Config parse_config(const std::string& text, const std::string& of);
 
 /// `weights` under canonical (diffusers) names; `config_json`: text of config.json, or "" when there is none.
 /// Without a config the axes are equal quarters of head_dim. Throws Error (bad_input): MODEL_CONFIG for a config that

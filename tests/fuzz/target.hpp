@@ -39,12 +39,18 @@ inline void require(bool kept, const char* promise) {
   std::abort();
 }
 
-inline void run(Function function, std::string_view bytes) {
+/// One reader, of several that a target feeds with the same bytes.
+template <typename Read>
+void run_one(const Read& read) {
   try {
-    function(bytes);
+    read();
   } catch (const Error& error) {
     require(*error.what() != '\0', "a refusal says why");
   }
+}
+
+inline void run(Function function, std::string_view bytes) {
+  run_one([&] { function(bytes); });
 }
 
 }  // namespace trainer::fuzz

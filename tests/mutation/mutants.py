@@ -64,7 +64,7 @@ GROUPS = {
     "keys": Group("framework/sdk/src", ("key_contract",), ((SAFETENSORS, "KeyContract.*"),),
                   decisions=("!present.contains", "!wanted.contains", "have.shape !=", "!want->dtype.empty()",
                              "problems.empty()")),
-    "lora": Group("framework/adapter", ("lora_read", "lora_metadata", "lora_keys"), (("tests/unit/adapter/adapter_test", "*"),),
+    "lora": Group("framework/adapter", ("lora_read", "lora_stated", "lora_keys"), (("tests/unit/adapter/adapter_test", "*"),),
                   refusals=r"(?<![\w:.])(?:return )?(?:(?:problems_?|twice)\.add|throw Error|fail)\s*\("),
     "checkpoint": Group("framework/checkpoint", ("manifest", "recovery", "store"),
                         (("tests/unit/checkpoint/checkpoint_test", "*"),),

@@ -164,6 +164,7 @@ TEST_F(Spellings, AStrengthThatIsNotClearlyStatedIsRefused) {
            {R"({"alpha_pattern": [1]})", "alpha_pattern that is no object"},
            {R"({"alpha_pattern": {"to_q": -1}})", "number above 0"},
            {R"({"alpha_pattern": {"to_q": 1, "to_q": 2}})", R"(has the key "to_q" twice)"},
+           {R"({"lora_alpha": 1e308, "use_rslora": true})", "an alpha above all numbers"},
            {R"({"lora_alpha": 8, "r": 8})", "states the rank 8, but the matrices of"},
            {R"({"lora_alpha": 8, "r": "4"})", "no whole number above 0"},
            {R"({"lora_alpha": 8, "r": 4.5})", "no whole number above 0"},
