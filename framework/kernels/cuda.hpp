@@ -14,7 +14,8 @@ namespace trainer::kernels {
 
 using Stream = void*;
 
-/// Units and meanings are those of CpuKernels; every call does all of them.
+/// Units and meanings are those of CpuKernels; every call does all of them. The products of an adapter are cuBLAS's,
+/// of parts that bf16_parts makes (sdk/src/fused/low_rank_parts.hpp).
 struct CudaKernels {
   int (*modulated_norm)(const ModulatedNorm*, void* y, Stream);
   int (*modulated_norm_grad)(const ModulatedNorm*, const void* grad, void* grad_x, void* moments, Stream);
@@ -28,9 +29,7 @@ struct CudaKernels {
   int (*gated_residual)(const GatedResidual*, void* to, Stream);
   int (*gated_residual_grad)(const GatedResidual*, const void* grad, void* grad_y, Stream);
   int (*gated_residual_sums)(const GatedResidual*, const void* grad, void* grad_gate, Stream);
-  int (*low_rank_down)(const LowRank*, void* low, Stream);
-  int (*low_rank_up)(const LowRank*, const void* low, void* y, Stream);
-  int (*low_rank_outer)(const LowRank*, const void* low, void* grad_weight, Stream);
+  int (*bf16_parts)(const Bf16Parts*, Stream);
   int (*quantize_rows)(const QuantizeRows*, Stream);
   int (*scale_sums)(const ScaleSums*, Stream);
   int (*expand_codes)(const ExpandCodes*, Stream);
@@ -47,7 +46,7 @@ constexpr int layout_of(std::initializer_list<std::size_t> sizes) {
 }
 /// Other for other arguments and for another table.
 constexpr int kArgumentsLayout = layout_of(
-    {sizeof(ModulatedNorm), sizeof(NormRope), sizeof(SwiGlu), sizeof(GatedResidual), sizeof(LowRank),
+    {sizeof(ModulatedNorm), sizeof(NormRope), sizeof(SwiGlu), sizeof(GatedResidual), sizeof(Bf16Parts),
      sizeof(QuantizeRows), sizeof(ScaleSums), sizeof(ExpandCodes), sizeof(TransposeBytes), sizeof(CudaKernels)});
 
 }  // namespace trainer::kernels

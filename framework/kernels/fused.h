@@ -61,6 +61,18 @@ struct LowRank {
   const void *weight;  ///< null where the weight is the result
 };
 
+/// fp32 numbers as sums of bf16 ones: part 0 is factor x rounded, part 1 what that leaves out rounded, part 2 what both
+/// leave out; all three are factor x to the last bit. y holds three matrices of x's size, part order[i] in slot i.
+struct Bf16Parts {
+  static constexpr int kSlots = 3;
+  int64_t rows, width;
+  float factor;
+  const float *x;               ///< [rows, width] dense
+  int64_t slot_step, row_step;  ///< of y, in elements
+  int32_t order[kSlots];
+  void *y;
+};
+
 /// Rows of attention heads, [samples, tokens, heads] of them, at any steps; a row is `width` elements.
 template <typename Pointer>
 struct Heads {

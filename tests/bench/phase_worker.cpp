@@ -11,6 +11,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <checkpoint/store.hpp>
 #include <data/image.hpp>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,11 @@ class Phases {
     if (phase == "pictures") fs::remove_all(folder_ / "cache/latents");
   }
 
+  /// Waits until the device has done all that it was given.
+  void finish() const {
+    if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+  }
+
   void run(const std::string& phase) {
     if (phase == "load") {
       assembly_.load_model(ModelUse::train);
@@ -101,6 +107,7 @@ class Phases {
   SamplePlan samples_;
   LoadedModel trained_;
   optim::AdamW optimizer_;
+  at::Device device_ = trained_.trained.front()->value().device();
   int64_t step_ = 0;
 };
 
@@ -113,7 +120,10 @@ void run(const nlohmann::json& settings) {
   std::printf("ready 0\n");
   bench::serve([&](const std::string& phase) {
     phases.prepare_for(phase);
-    const bench::Seconds seconds = bench::timed([&] { phases.run(phase); });
+    const bench::Seconds seconds = bench::timed([&] {
+      phases.run(phase);
+      phases.finish();
+    });
     std::printf("%.6f %.6f\n", seconds.wall, seconds.cpu);
   });
 }

@@ -36,6 +36,7 @@ def to_disk(*files):
 class Phases:
     def __init__(self, settings):
         self.settings = settings
+        self.device = torch.device(settings["device"])
         self.model = pathlib.Path(settings["model"])
         self.folder = pathlib.Path(settings["folder"])
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,46 +47,46 @@ class Phases:
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
-        self.pipe = Flux2Pipeline.from_pretrained(self.model, transformer=self.transformer, dtype=torch.float32)
+        self.pipe = Flux2Pipeline.from_pretrained(self.model, transformer=self.transformer, dtype=torch.float32).to(self.device)
         self.pipe.set_progress_bar_config(disable=True)
         self.prompt, _ = self.encode([settings["prompt"]], self.pipe)
 
     def encode(self, texts, pipe):
-        return pipe.encode_prompt(texts, device="cpu", max_sequence_length=self.settings["tokens"],
+        return pipe.encode_prompt(texts, device=self.device, max_sequence_length=self.settings["tokens"],
                                   text_encoder_out_layers=tuple(self.settings["layers"]))
 
     def load(self):
         transformer = Flux2Transformer2DModel.from_pretrained(self.model / "transformer", local_files_only=True)
         transformer.requires_grad_(False)
         for tensor in list(transformer.parameters()) + list(transformer.buffers()):
-            tensor.data = tensor.data.clone()  # out of the mapped file, as ours
+            tensor.data = tensor.data.to(self.device, copy=True)  # out of the mapped file, as ours
         targets = ["to_q", "to_k", "to_v", "to_out.0", "to_qkv_mlp_proj"]
         targets += [f"single_transformer_blocks.{i}.attn.to_out" for i in range(transformer.config.num_single_layers)]
         transformer.add_adapter(LoraConfig(r=16, lora_alpha=16, target_modules=targets))
-        return transformer
+        return transformer.to(self.device)
 
     @torch.no_grad()
     def captions(self):
-        pipe = Flux2Pipeline.from_pretrained(self.model, transformer=None, vae=None, dtype=torch.float32)
+        pipe = Flux2Pipeline.from_pretrained(self.model, transformer=None, vae=None, dtype=torch.float32).to(self.device)
         embeds, _ = self.encode(self.captions_, pipe)
         for index, embed in enumerate(embeds):
             file = self.folder / f"text-{index}.safetensors"
-            save_file({"prompt_embeds": embed.contiguous()}, file)
+            save_file({"prompt_embeds": embed.cpu().contiguous()}, file)
             to_disk(file)
 
     @torch.no_grad()
     def pictures(self):
-        vae = AutoencoderKLFlux2.from_pretrained(self.model / "vae", local_files_only=True)
+        vae = AutoencoderKLFlux2.from_pretrained(self.model / "vae", local_files_only=True).to(self.device)
         processor = VaeImageProcessor(vae_scale_factor=16)
         files = sorted(file for file in pathlib.Path(self.settings["pictures"]).iterdir() if file.suffix in (".png", ".jpg"))
         width, height = self.settings["resolution"]
         pixels = torch.cat([processor.preprocess(Image.open(file).convert("RGB"), height, width) for file in files])
-        latents = Flux2Pipeline._patchify_latents(vae.encode(pixels).latent_dist.mode())
+        latents = Flux2Pipeline._patchify_latents(vae.encode(pixels.to(self.device)).latent_dist.mode())
         mean = vae.bn.running_mean.view(1, -1, 1, 1)
         deviation = torch.sqrt(vae.bn.running_var.view(1, -1, 1, 1) + vae.config.batch_norm_eps)
         for index, latent in enumerate((latents - mean) / deviation):
             file = self.folder / f"latents-{index}.safetensors"
-            save_file({"latents": latent.contiguous()}, file)
+            save_file({"latents": latent.cpu().contiguous()}, file)
             to_disk(file)
 
     @torch.no_grad()
@@ -110,6 +111,8 @@ def main():
     for line in sys.stdin:
         begin, cpu = time.perf_counter(), time.process_time()
         getattr(phases, line.strip())()
+        if phases.device.type == "cuda":
+            torch.cuda.synchronize(phases.device)
         print(f"{time.perf_counter() - begin:.6f} {time.process_time() - cpu:.6f}", flush=True)
 
 

@@ -13,6 +13,7 @@ import typing
 UNAVAILABLE, OUT_OF_MEMORY = 69, 80  # docs/exit-codes.md
 PARTS = ("loading", "kernels", "memory", "matrix", "bench")
 CASES_A_CHUNK = 3
+KERNEL = "kernel_"  # how the test program's properties of kernels begin
 MOST_TEXT = 6000  # characters of one message or table in the report
 MOST_TRACE = 4 << 20  # bytes of a trace, compressed
 # Products of 8-bit floats are for compute capabilities from here on; below, LibTorch refuses them.
@@ -25,7 +26,10 @@ EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}
 
 
 class Failed(Exception):
-    """What was expected and what came."""
+    """What was expected and what came; results for the report, if there are some nevertheless."""
+    def __init__(self, text, results=None):
+        super().__init__(text)
+        self.results = results
 
 
 class Skipped(Exception):
@@ -140,8 +144,14 @@ def gtest(machine, program, cases, timeout):
         result = json.loads(out.read_text())
     failures = [f"{suite['name']}.{case['name']}: {case['failures'][0]['failure'][:1500]}"
                 for suite in result["testsuites"] for case in suite["testsuite"] if case.get("failures")]
-    require(not failures and done.returncode == 0, "\n".join(failures) or f"{program} ended with {done.returncode}")
-    return {"cases": result["tests"]}
+    said = {name: value for suite in result["testsuites"] for case in suite["testsuite"]
+            for name, value in case.items() if name.startswith(KERNEL)}
+    results = {"cases": result["tests"]}
+    if said:
+        results["kernels"] = {name.removeprefix(KERNEL): value for name, value in said.items()}
+    if failures or done.returncode != 0:
+        raise Failed("\n".join(failures) or f"{program} ended with {done.returncode}", results)
+    return results
 
 
 def cases_of(machine, program, wanted):
@@ -174,7 +184,16 @@ def matrix_items(machine):
                    lambda machine, timeout, chunk=chunk: gtest(machine, program, chunk, timeout))
 
 
+def kernels_of_ours(machine, timeout):
+    """What each family of our CUDA kernels is on this device; on a GPU none may be missing or distrusted."""
+    kernels = gtest(machine, "tests/gpu/gpu_test", ["Kernels.*"], timeout).get("kernels")
+    require(kernels, "the test program does not say which kernels were used")
+    require(not machine.cuda or set(kernels.values()) == {"used"}, f"not all kernels of ours are used: {kernels}")
+    return {"kernels": kernels}
+
+
 def kernel_items(machine):
+    yield Item("kernels of ours that are used", "kernels", 60, kernels_of_ours)
     yield Item("kernels and memory of the device", "kernels", 120,
                lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*"], timeout))
 
@@ -233,6 +252,21 @@ def keep_trace(machine, trace, name):
         (machine.report / f"trace-{name}.json.gz").write_bytes(packed)
 
 
+def phases(machine, timeout):
+    """The parts of a run besides its steps. Pictures are decoded by libvips, which is not carried."""
+    named = "load,captions,sample,save" if machine.carried else "load,captions,pictures,sample,save"
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "bench.json"
+        words = [machine.python, str(machine.root / "tools/bench"), "--build", str(machine.build), "--device",
+                 machine.device, "--json", str(out), "--phases", named]
+        words += ["--pairs", "2", "--warmup", "0"] if machine.quick else ["--pairs", "9", "--warmup", "2"]
+        done = machine.call([*words, *(["--python", machine.python] if machine.compares else [])], timeout=timeout)
+        require(done.returncode == 0 and out.exists(), (done.stdout + done.stderr)[-MOST_TEXT:])
+        rows = json.loads(out.read_text())["results"]
+    require([row["phase"] for row in rows] == named.split(","), f"not all phases were timed: {rows}")
+    return {"phases": rows}
+
+
 DEV = "dev 512 batch 1 "
 WHOLE = "full+elision"  # full checkpointing as recipes have it: what nothing reads is not recomputed
 
@@ -283,7 +317,9 @@ def plan_of_dev(machine, timeout):
     require(done.returncode == 0, done.stderr)
     plan = json.loads(done.stdout)
     device, step = plan["devices"][0], plan["step"]
+    parts = ("weights", "adapter", "optimizer", "data", "gradients", "kept_activations", "transient")
     return {"planned": device["total"] - device["first_step"], "first_step": device["total"], "flops": step["flops"],
+            "parts": {part: device[part] for part in parts},
             "flops_without_recomputation": step["flops"] / step["over_no_recomputation"]}
 
 
@@ -292,6 +328,7 @@ def other_bench_items(machine):
         return Item("bench " + name, "bench", seconds,
                     lambda machine, timeout: bench(machine, [str(a) for a in arguments], timeout, **more))
 
+    yield Item("bench phases", "bench", 60 if machine.quick else 120, phases)
     if machine.quick:
         yield item("a cut of klein4b", "--size", "klein4b", "--blocks", 1, "--heads", 1, "--height", 4, "--width", 4,
                    "--tokens", 8, "--pairs", 2, "--warmup", 1, "--rows", WHOLE, seconds=60, profile=True, trace="cut")

@@ -40,8 +40,19 @@ class GpuCheck(unittest.TestCase):
     def items(self):
         return json.loads((self.report / "report.json").read_text())["items"]
 
+    KERNELS = "framework/kernels/libtrainer_cuda_kernels.so"
+
+    def test_a_build_without_kernels_is_not_carried(self):
+        build = self.folder / "build"
+        build.mkdir()
+        packed = self.call(ROOT / "tools/gpu_check", "--pack", self.pack, "--build", build)
+        self.assertEqual(packed.returncode, 1)
+        self.assertIn("libtrainer_cuda_kernels.so is missing", packed.stderr)
+        self.assertIn("tools/setup --nvcc", packed.stderr)
+
     def test_runs_in_pieces(self):
-        packed = self.call(ROOT / "tools/gpu_check", "--pack", self.pack, "--build", BUILD)
+        whole = [] if (BUILD / self.KERNELS).exists() else ["--without-kernels"]
+        packed = self.call(ROOT / "tools/gpu_check", "--pack", self.pack, "--build", BUILD, *whole)
         # Too large at worst where nothing was optimised.
         allowed = (0,) if os.environ["TRAINER_TEST_BUILDTYPE"] == "release" else (0, 1)
         self.assertIn(packed.returncode, allowed, packed.stdout + packed.stderr)
@@ -70,6 +81,10 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual({item["part"] for item in items.values()}, {"loading", "kernels", "memory", "matrix", "bench"})
         self.assertEqual({item["status"] for item in items.values()}, {"passed"})
         text = (self.report / "report.md").read_text()
+        for family in ("modulated_norm", "norm_rope", "swiglu", "gated_residual", "low_rank", "eight_bits"):
+            self.assertIn(f"| {family} | the CPU's |", text)
+        for phase in ("load", "captions", "sample", "save"):
+            self.assertRegex(text, rf"\| {phase} \| \d+\.\d+ \|")
         for item in items:
             self.assertIn(item, text)
 
@@ -156,6 +171,21 @@ class Runner(unittest.TestCase):
             self.assertEqual(machine.card, ("unknown", 0, 0.0, ""))
             self.assertIn("ours alone", machine.facts()["torch, diffusers, peft"])
 
+    def test_kernels_that_did_not_run_fail_the_suite(self):
+        machine = self.suite.Machine(self.options)
+        machine.cuda = True
+        checks = self.suite.checks
+        for said, wrong in (({"swiglu": "used"}, False), ({"swiglu": "used", "low_rank": "distrusted"}, True),
+                            ({"swiglu": "missing"}, True), ({}, True)):
+            with mock.patch.object(checks, "gtest", lambda *_, said=said: {"cases": 2, "kernels": said}):
+                if wrong:
+                    self.assertRaises(checks.Failed, checks.kernels_of_ours, machine, 1)
+                else:
+                    self.assertEqual(checks.kernels_of_ours(machine, 1), {"kernels": said})
+
+    PARTS = {"weights": 64e9, "adapter": 0.5e9, "optimizer": 1e9, "data": 0.5e9, "gradients": 0.5e9,
+             "kept_activations": 1.1e9, "transient": 0.3e9}
+
     def test_targets(self):
         reports, checks = self.suite.reports, self.suite.checks
         self.assertEqual(reports.target_lines({}), [])
@@ -169,7 +199,7 @@ class Runner(unittest.TestCase):
         items = {name: row(0.6, ratio=quartiles, utilisation=0.5, profile="mostly copies"),
                  name + "+fp8": row(0.7), name + "+fp8w8a8": row(0.3),
                  "bench " + checks.DEV + "plan": {"part": "bench", "status": "passed", "seconds": 2.0,
-                                                  "results": {"planned": 67.9e9}}}
+                                                  "results": {"planned": 67.9e9, "parts": self.PARTS}}}
         met = [found for *_, found, _ in reports.targets(items)]
         self.assertEqual(met, [True, None, True, False, True])
         text = reports.markdown({"facts": {}, "items": items}, 0)
@@ -177,8 +207,16 @@ class Runner(unittest.TestCase):
         self.assertIn("at least 60.0% | 50.0% | **missed** |", text)
         self.assertIn("mostly copies", text)
         self.assertIn("| peak memory against the plan | within 3 % | +0.15% | met |", text)
+        self.assertNotIn("Where the memory", text)
+        items[name]["results"]["ours"].update(peak_bytes=75e9, live_bytes=66e9)
+        text = reports.markdown({"facts": {}, "items": items}, 0)
+        self.assertIn("| peak memory against the plan | within 3 % | +10.46% | **missed** |", text)
+        self.assertIn("| stays: weights, adapter, optimizer, data | 66,000.0 | 66,000.0 |", text)
+        self.assertIn("| - kept activations | 1,100.0 |  |", text)
+        self.assertIn("| above it in a step | 1,900.0 | 9,000.0 |", text)
+        self.assertIn("| peak | 67,900.0 | 75,000.0 |", text)
         items[name + "+fp8w8a8"] = {"part": "bench", "status": "skipped", "seconds": 0, "detail": "too old"}
-        self.assertEqual([found for *_, found, _ in reports.targets(items)], [True, None, None, False, True])
+        self.assertEqual([found for *_, found, _ in reports.targets(items)], [True, None, None, False, False])
 
 
 if __name__ == "__main__":

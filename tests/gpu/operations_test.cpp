@@ -1,6 +1,7 @@
 /// @file What one device computes against what the CPU computes: fused operations and packed weights. On the CPU, where
 /// it is a dry run, the reference is made of plain operators.
 #include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linspace.h>
 #include <c10/util/Exception.h>
@@ -50,6 +51,20 @@ TEST_P(OnDevice, TheSameBitsEveryTime) {
 
 INSTANTIATE_TEST_SUITE_P(Operations, OnDevice, ::testing::ValuesIn(operations()),
                          [](const auto& info) { return info.param.name; });
+
+/// The state of each family of kernels goes into the test's results, for the report of tools/gpu_check.
+TEST(Kernels, OfEveryFamilyAreUsed) {
+  swiglu(at::linspace(0, 1, 2).view({1, 2}));  // installs the operators
+  const auto states = c10::Dispatcher::singleton()
+                          .findSchemaOrThrow("trainer::cuda_kernels", "")
+                          .typed<std::vector<std::string>(at::Device)>()
+                          .call(test_device());
+  EXPECT_EQ(states.size(), 2 * 6U);
+  for (std::size_t i = 0; i + 1 < states.size(); i += 2) {
+    RecordProperty("kernel_" + states[i], states[i + 1]);
+    EXPECT_EQ(states[i + 1], test_device().is_cuda() ? "used" : "the CPU's") << states[i];
+  }
+}
 
 /// Collects warnings: the SDK warns when it does not trust its kernels on a device and takes LibTorch's operators.
 class Warnings final : public c10::WarningHandler {

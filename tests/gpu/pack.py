@@ -16,8 +16,9 @@ SOURCES = ["tools/gpu_check", "tools/bench", "tools/libtorch.txt", "tests/bench"
            "tests/data/parity/tiny-dev/model", "tests/data/parity/tiny-klein/model"]
 BUILT = ["framework/cli/trainer", "framework/train/libtrainer.so", "framework/sdk/libtrainer_sdk.so.0",
          "tests/gpu/png_sizes.so", "tests/gpu/gpu_test", "tests/equivalence/equivalence_test",
-         "tests/bench/step_worker", "tests/bench/byte_counter.so"]
-MAYBE = ["framework/kernels/libtrainer_cuda_kernels.so", "framework/distributed/libtrainer_nccl.so"]  # made with nvcc, NCCL
+         "tests/bench/step_worker", "tests/bench/phase_worker", "tests/bench/byte_counter.so"]
+KERNELS = "framework/kernels/libtrainer_cuda_kernels.so"  # made with nvcc
+MAYBE = ["framework/distributed/libtrainer_nccl.so"]  # made with NCCL
 PLUGINS = ["plugins", "strategies", "tests/out_of_tree/strangers"]
 # Of the C and C++ libraries (a system with this glibc has as new a libstdc++), or found with LibTorch.
 ELSEWHERE = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so|libtorch|libc10|libtrainer|libcud|libnv|libcup|libgomp")
@@ -34,8 +35,12 @@ def copy(source, target):
         subprocess.run(["strip", "--strip-unneeded", target], stderr=subprocess.DEVNULL)  # refuses scripts
 
 
-def built_files(build):
-    for name in BUILT:
+def built_files(build, kernels):
+    """Without kernels of ours nothing that a GPU computes would be ours, and the suite a test of LibTorch."""
+    if kernels and not (build / KERNELS).exists():
+        sys.exit(f"{build / KERNELS} is missing: without the CUDA kernels the suite says nothing about them. Get nvcc "
+                 "(tools/setup --nvcc), set the build up again with it, or pack for a dry run with --without-kernels")
+    for name in [*BUILT, *([KERNELS] if kernels else [])]:
         if not (build / name).exists():
             sys.exit(f"{build / name} is missing; build it first: tools/build release, or ninja -C {build}")
         yield name
@@ -92,11 +97,11 @@ def fill_cache(pack, images):
     shutil.rmtree(pack / "cache-run", ignore_errors=True)
 
 
-def make(pack, build, wheels=None):
+def make(pack, build, wheels=None, kernels=True):
     """Fills the new folder `pack`, and packs it into one file beside it, which is returned."""
     if pack.exists():
         sys.exit(f"{pack} exists; name a new folder")
-    names = list(built_files(build))
+    names = list(built_files(build, kernels))
     for name in SOURCES:
         copy(ROOT / name, pack / name)
     for name in names:

@@ -4,6 +4,7 @@ import json
 from checks import DEV, WHOLE
 
 BENCH = "bench " + DEV
+STAYS = ("weights", "adapter", "optimizer", "data")  # parts of the plan that are there between steps
 
 
 def result_of(items, name):
@@ -51,6 +52,35 @@ def targets(items):
          None if off is None else abs(off) <= 0.03, WHOLE)]
 
 
+def kernel_lines(items):
+    """Which of our CUDA kernels ran: they are tried against the CPU's when a device is met, and LibTorch's operators take
+    the place of those that fail. An item that failed still says it in its text."""
+    found = [r["results"]["kernels"] for r in items.values() if r.get("results", {}).get("kernels")]
+    if not found:
+        return []
+    rows = [f"| {name} | {state} |" for name, state in found[0].items()]
+    return ["", "## CUDA kernels of ours", "", "used: carried, and computes here what the CPU computes; distrusted: computes "
+            "something else, or fails; missing: not carried or not to be opened. Of the last two LibTorch's operators are used.",
+            "", "| kernels | |", "|---|---|", *rows]
+
+
+def memory_lines(items):
+    """Where the bytes are: what the plan counts, beside what the allocator held between steps and at most."""
+    ours, plan = result_of(items, BENCH + WHOLE)["ours"], result_of(items, BENCH + "plan")
+    parts, live = plan["parts"], ours["live_bytes"]
+    stays = sum(parts[name] for name in STAYS)
+
+    def row(what, planned, measured):
+        return f"| {what} | {planned / 1e6:,.1f} | {measured if measured == '' else f'{measured / 1e6:,.1f}'} |"
+
+    rows = [row(f"stays: {', '.join(STAYS)}", stays, live), *(row(f"- {name}", parts[name], "") for name in STAYS),
+            row("above it in a step", plan["planned"] - stays, ours["peak_bytes"] - live),
+            *(row(f"- {name}", size, "") for name, size in parts.items() if name not in STAYS),
+            row("peak", plan["planned"], ours["peak_bytes"])]
+    return ["", "Where the memory of a step is, in MB:", "", "| part | planned | by the allocator |", "|---|---|---|",
+            *(line.replace("_", " ") for line in rows)]
+
+
 def target_lines(items):
     rows = targets(items)
     if all(met is None for *_, met, _ in rows):
@@ -62,7 +92,10 @@ def target_lines(items):
     more = [("int8_w8a8 against fp8_weight_only", over_weight_only(items, WHOLE + "+int8w8a8"), "{:.2f} x"),
             ("operations with recomputed ones, of the card's rate", utilisation(items, "busy_with_operations"), "{:.1%}")]
     lines += [f"| {what} | - | {form.format(value)} | |" for what, value, form in more if value is not None]
-    for row in dict.fromkeys(row for *_, met, row in rows if met is False):
+    *times, (*_, memory_met, _) = rows
+    if memory_met is False:
+        lines += memory_lines(items)
+    for row in dict.fromkeys(row for *_, met, row in times if met is False):
         profile = (result_of(items, BENCH + row) or {}).get("profile")
         lines += ["", f"Where a step of `{row}` goes:", "", "```", profile or "no profile was taken", "```"]
     return lines
@@ -81,18 +114,33 @@ def bench_row(name, r):
     return f"| {name} | {' / '.join(both)} | {ratio} | {' / '.join(peaks) or '-'} | {rate} | {use} |"
 
 
+def phase_lines(items):
+    """Seconds of the parts of a run besides its steps, and how many captions or pictures a second."""
+    rows = [row for r in items.values() for row in r.get("results", {}).get("phases", ())]
+    if not rows:
+        return []
+    lines = ["", "| phase (the quickstart's model) | seconds, ours / Python | a second | ratio |", "|---|---|---|---|"]
+    for row in rows:
+        sides = [row[name]["seconds"] for name in ("ours", "python") if name in row]
+        rates = " / ".join(f"{row['count'] / seconds:.1f}" for seconds in sides) if row["count"] > 1 else "-"
+        ratio = f"{row['ratio']['median']:.3f}" if "ratio" in row else "-"
+        lines.append(f"| {row['phase']} | {' / '.join(f'{seconds:.4f}' for seconds in sides)} | {rates} | {ratio} |")
+    return lines
+
+
 def markdown(report, left):
     facts, done = report["facts"], report["items"]
     count = {kind: sum(r["status"] == kind for r in done.values()) for kind in ("passed", "failed", "skipped")}
     lines = ["# Report of the GPU suite", "", *(f"* {key}: {value}" for key, value in facts.items()), "",
              f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped, {left} not run yet.",
-             *target_lines(done), "", "## Items", "", "| part | item | result | seconds |", "|---|---|---|---|"]
+             *target_lines(done), *kernel_lines(done), "", "## Items", "", "| part | item | result | seconds |", "|---|---|---|---|"]
     lines += [f"| {r['part']} | {name} | {r['status']} | {r['seconds']} |" for name, r in done.items()]
     rows = [bench_row(name, r["results"]) for name, r in done.items()
             if r["part"] == "bench" and ("ours" in r.get("results", {}) or "fits" in r.get("results", {}))]
     if rows:
         lines += ["", "| bench | seconds, ours / Python | ratio | peak of tensors, MB | bf16 matmul, TFLOP/s | utilisation |",
                   "|---|---|---|---|---|---|", *rows]
+    lines += phase_lines(done)
     for name, r in done.items():
         if r["status"] in ("failed", "unfinished", "skipped"):
             lines += ["", f"## {r['status'].capitalize()}: {name}", "", "```", r["detail"], "```"]

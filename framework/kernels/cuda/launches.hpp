@@ -19,9 +19,7 @@ int cuda_swiglu_grad(const SwiGlu*, const void* grad, int64_t grad_step, void* g
 int cuda_gated_residual(const GatedResidual*, void* to, Stream);
 int cuda_gated_residual_grad(const GatedResidual*, const void* grad, void* grad_y, Stream);
 int cuda_gated_residual_sums(const GatedResidual*, const void* grad, void* grad_gate, Stream);
-int cuda_low_rank_down(const LowRank*, void* low, Stream);
-int cuda_low_rank_up(const LowRank*, const void* low, void* y, Stream);
-int cuda_low_rank_outer(const LowRank*, const void* low, void* grad_weight, Stream);
+int cuda_bf16_parts(const Bf16Parts*, Stream);
 int cuda_quantize_rows(const QuantizeRows*, Stream);
 int cuda_scale_sums(const ScaleSums*, Stream);
 int cuda_expand_codes(const ExpandCodes*, Stream);

@@ -13,6 +13,10 @@ namespace trainer {
 void keep_weight(torch::autograd::AutogradContext& context, const std::shared_ptr<FrozenWeight>& weight);
 std::shared_ptr<FrozenWeight> kept_weight(torch::autograd::AutogradContext& context);
 
+/// g W, the gradient of frozen_linear's input; it can be differentiated where gradients are recorded, whatever the
+/// format computes with.
+at::Tensor frozen_linear_input(const at::Tensor& g, const std::shared_ptr<FrozenWeight>& weight);
+
 /// x W^T as one heavy operation "frozen_linear" of the block that runs: a kept or dead product skips its
 /// dequantisation, and nothing that the weight does inside counts again.
 at::Tensor heavy_matmul(const FrozenWeight& weight, const at::Tensor& x);

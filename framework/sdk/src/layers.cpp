@@ -71,7 +71,20 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
-    return {grads[0].defined() ? kept_weight(*ctx)->grad_input(grads[0]) : at::Tensor(), at::Tensor()};
+    return {grads[0].defined() ? frozen_linear_input(grads[0], kept_weight(*ctx)) : at::Tensor(), at::Tensor()};
+  }
+};
+
+/// g W. What a format computes in 8 bits has no derivative of its own, or none that means anything.
+struct FrozenLinearInput : torch::autograd::Function<FrozenLinearInput> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& g,
+                            const std::shared_ptr<FrozenWeight>& weight) {
+    keep_weight(*ctx, weight);
+    return weight->grad_input(g);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    return {grads[0].defined() ? frozen_linear(grads[0], kept_weight(*ctx)) : at::Tensor(), at::Tensor()};
   }
 };
 
@@ -103,6 +116,11 @@ void append_trained(std::vector<Parameter*>& list, const ParameterPtr& parameter
 at::Tensor frozen_linear(const at::Tensor& x, const std::shared_ptr<FrozenWeight>& weight) {
   if (!x.requires_grad() || !at::GradMode::is_enabled()) return heavy_matmul(*weight, x);
   return FrozenLinear::apply(x, weight);
+}
+
+at::Tensor frozen_linear_input(const at::Tensor& g, const std::shared_ptr<FrozenWeight>& weight) {
+  if (!g.requires_grad() || !at::GradMode::is_enabled()) return weight->grad_input(g);
+  return FrozenLinearInput::apply(g, weight);
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {

@@ -6,6 +6,7 @@
 #include <planner/shape_source.hpp>
 #include <recipe/load.hpp>
 #include <recipe/write.hpp>
+#include <sdk/src/fused/dry_cuda.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/assembly/device.hpp>
 #include <train/placement/part_costs.hpp>
@@ -153,7 +154,9 @@ void Assembly::note_memories() {
 at::Device Assembly::dry(at::Device device) const {
   const auto found =
       std::find_if(memories_.begin(), memories_.end(), [&](at::Device one) { return is_same(one, device); });
-  return {at::kMeta, static_cast<at::DeviceIndex>(found - memories_.begin())};
+  const at::Device dry{at::kMeta, static_cast<at::DeviceIndex>(found - memories_.begin())};
+  fused::set_dry_cuda(dry, device.is_cuda());
+  return dry;
 }
 
 PlacementPlan Assembly::on_dry_devices(PlacementPlan plan) const {

@@ -10,6 +10,7 @@
 
 #include "bindings.hpp"
 #include "cuda.hpp"
+#include "dry_cuda.hpp"
 #include "operators.hpp"
 
 namespace trainer {
@@ -80,6 +81,7 @@ std::tuple<Tensor, Tensor> quantize_rows(const Tensor& x, const Maybe& factors, 
   require_scales(x, factors, rows.width);
   Tensor values = at::empty(x.sizes(), x.options().dtype(code));
   Tensor scale = at::empty({rows.count, 1}, x.options().dtype(at::kFloat));
+  if (x.is_meta()) return {values, scale};
   const kernels::QuantizeRows a{number_of(x.scalar_type()),
                                 number_of(code),
                                 rows.count,
@@ -133,6 +135,7 @@ Tensor scale_sums(const Tensor& given, const Tensor& row_scale, const Maybe& col
   require_scales(sums, row_scale, sums.size(0));
   require_scales(sums, column_scale, sums.size(1));
   Tensor y = at::empty(sums.sizes(), sums.options().dtype(dtype));
+  if (y.is_meta()) return y;
   const kernels::ScaleSums a{number_of(sums.scalar_type()),
                              number_of(dtype),
                              sums.size(0),
@@ -164,6 +167,7 @@ Tensor expand(const Tensor& given, const Tensor& scale, int64_t block, at::Scala
               "scales ", scale.sizes(), " for blocks of ", block, " do not cover a weight ", values.sizes());
   require_scales(values, scale, scale.numel());
   Tensor y = at::empty(values.sizes(), values.options().dtype(dtype));
+  if (y.is_meta()) return y;
   const kernels::ExpandCodes a{number_of(values.scalar_type()),
                                number_of(dtype),
                                out,
@@ -204,7 +208,7 @@ void install_eight_bits(torch::Library& library) {
   library.def("scale_sums(Tensor sums, Tensor row_scale, Tensor? column_scale, ScalarType dtype) -> Tensor");
   library.def("expand_codes(Tensor values, Tensor scale, int block, ScalarType dtype) -> Tensor");
   library.def("transpose_bytes(Tensor values) -> Tensor");
-  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
     library.impl("quantize_rows", torch::dispatch(key, &quantize_rows));
     library.impl("scale_sums", torch::dispatch(key, &scale_sums));
     library.impl("expand_codes", torch::dispatch(key, &expand));
@@ -225,6 +229,7 @@ Maybe maybe(const Tensor& tensor) { return tensor.defined() ? Maybe(tensor) : st
 }  // namespace
 
 bool has_kernels(const Tensor& tensor) {
+  if (tensor.is_meta()) return tensor.scalar_type() != at::kDouble && fused::stands_for_cuda(tensor);
   return tensor.is_cuda() && tensor.scalar_type() != at::kDouble && fused::eight_bits_are_trusted(tensor.device());
 }
 

@@ -13,6 +13,7 @@
 
 #include "bindings.hpp"
 #include "cuda.hpp"
+#include "twice.hpp"
 
 namespace trainer {
 namespace fused {
@@ -111,6 +112,12 @@ struct GatedResidualFunction : torch::autograd::Function<GatedResidualFunction> 
     const auto saved = ctx->get_saved_variables();
     const bool gated = ctx->needs_input_grad(1);
     if (!gated && !ctx->needs_input_grad(2)) return {grads[0], Tensor(), Tensor()};
+    if (is_differentiated()) {
+      Tensor grad_gate;
+      if (gated) grad_gate = (grads[0] * saved[1]).sum(1, /*keepdim=*/true);
+      if (gated && saved[0].size(0) == 1) grad_gate = grad_gate.sum(0, /*keepdim=*/true);
+      return {grads[0], grad_gate, grads[0] * saved[0]};
+    }
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [grad_y, grad_gate] = call_backward(grads[0], saved[0], gated ? Maybe(saved[1]) : std::nullopt);
     return {grads[0], grad_gate, grad_y};
@@ -118,8 +125,8 @@ struct GatedResidualFunction : torch::autograd::Function<GatedResidualFunction> 
 };
 
 bool takes_all(const Tensor& x, const Tensor& gate, const Tensor& y) {
-  return takes(x) && x.dim() == 3 && y.sizes() == x.sizes() && gate.dim() == 3 && gate.size(1) == 1 &&
-         gate.size(2) == x.size(2) && (gate.size(0) == 1 || gate.size(0) == x.size(0)) &&
+  return takes(x, Family::gated_residual) && x.dim() == 3 && y.sizes() == x.sizes() && gate.dim() == 3 &&
+         gate.size(1) == 1 && gate.size(2) == x.size(2) && (gate.size(0) == 1 || gate.size(0) == x.size(0)) &&
          gate.scalar_type() == x.scalar_type() && y.scalar_type() == x.scalar_type() && gate.device() == x.device() &&
          y.device() == x.device();
 }

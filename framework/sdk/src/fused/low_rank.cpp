@@ -12,9 +12,11 @@
 #include <trainer/sdk/ops/fused.hpp>
 
 #include "bindings.hpp"
-#include "cuda.hpp"
+#include "dry_cuda.hpp"
 #include "low_rank.hpp"
+#include "low_rank_parts.hpp"
 #include "operators.hpp"
+#include "twice.hpp"
 
 namespace trainer {
 namespace fused {
@@ -23,8 +25,20 @@ namespace {
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
 
+/// On a dry device that stands for CUDA: what by_parts allocates beside a result, so many numbers in parts and in sums.
+void allocate_parts(const Tensor& data, int64_t parts, int64_t sums) {
+  if (data.scalar_type() != at::kBFloat16) return;
+  const Tensor both[] = {at::empty({kernels::Bf16Parts::kSlots * parts}, data.options()),
+                         at::empty({kernels::Bf16Parts::kSlots * sums}, data.options().dtype(at::kFloat))};
+}
+
 /// low [rows, rank] = factor x weight^T, in the weight's dtype; x [rows, width], weight [rank, width].
 Tensor down(const Tensor& x, const Tensor& weight, double factor) {
+  if (x.is_cuda()) return by_parts::down(x, weight, factor);
+  if (stands_for_cuda(x)) {
+    allocate_parts(x, weight.numel(), x.size(0) * weight.size(0));
+    return at::empty({x.size(0), weight.size(0)}, weight.options());
+  }
   const Tensor dense = weight.contiguous();
   const Rows data(x);
   Tensor low = at::empty({x.size(0), weight.size(0)}, weight.options());
@@ -32,11 +46,8 @@ Tensor down(const Tensor& x, const Tensor& weight, double factor) {
   void* const out = low.mutable_data_ptr();
   const kernels::LowRank a{dtype_of(x), data.count,  data.width, weight.size(0),
                            factor,      data.data(), data.step,  dense.const_data_ptr()};
-  if (x.is_cuda())
-    launch(x, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_down(&a, out, stream); });
-  else
-    for_units(a.rows, a.width * a.rank,
-              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_down(a, out, begin, end); });
+  for_units(a.rows, a.width * a.rank,
+            [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_down(a, out, begin, end); });
   return low;
 }
 
@@ -46,15 +57,18 @@ void run_up(const Tensor& weight, const Tensor& low, const void* base, int64_t b
   const kernels::LowRank a{dtype_of(y), y.size(0), y.size(1), low.size(1),
                            factor,      base,      base_step, weight.const_data_ptr()};
   const void* const from = low.const_data_ptr();
-  if (y.is_cuda())
-    launch(y, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_up(&a, from, out, stream); });
-  else
-    for_units(a.rows, a.width * a.rank,
-              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_up(a, from, out, begin, end); });
+  for_units(a.rows, a.width * a.rank,
+            [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_up(a, from, out, begin, end); });
 }
 
 /// y [rows, width] = base + factor low weight in `dtype`; weight [rank, width].
 Tensor up(const Tensor& low, const Tensor& weight, const Maybe& base, double factor, at::ScalarType dtype) {
+  if (low.is_cuda()) return by_parts::up(low, weight, base, factor, dtype);
+  if (stands_for_cuda(low)) {
+    Tensor y = at::empty({low.size(0), weight.size(1)}, low.options().dtype(dtype));
+    allocate_parts(y, low.numel() + weight.numel(), 0);
+    return y;
+  }
   const Tensor dense = weight.contiguous(), rows = low.contiguous();
   Tensor y = at::empty({low.size(0), weight.size(1)}, low.options().dtype(dtype));
   const Rows under(base.value_or(y));
@@ -65,6 +79,11 @@ Tensor up(const Tensor& low, const Tensor& weight, const Maybe& base, double fac
 
 /// grad_weight [rank, width] = factor low^T x.
 Tensor outer(const Tensor& low, const Tensor& x, double factor) {
+  if (x.is_cuda()) return by_parts::outer(low, x, factor);
+  if (stands_for_cuda(x)) {
+    allocate_parts(x, low.numel(), low.size(1) * x.size(1));
+    return at::empty({low.size(1), x.size(1)}, low.options());
+  }
   const Tensor rows = low.contiguous();
   const Rows data(x);
   Tensor grad = at::empty({low.size(1), x.size(1)}, low.options());
@@ -72,16 +91,18 @@ Tensor outer(const Tensor& low, const Tensor& x, double factor) {
   void* const out = grad.mutable_data_ptr();
   const kernels::LowRank a{dtype_of(x), data.count, data.width, low.size(1), factor, data.data(), data.step, nullptr};
   const void* const from = rows.const_data_ptr();
-  if (x.is_cuda())
-    launch(x, [&](const auto& cuda, kernels::Stream stream) { return cuda.low_rank_outer(&a, from, out, stream); });
-  else
-    for_units((a.width + kernels::kOuterColumns - 1) / kernels::kOuterColumns, a.rows * a.rank * kernels::kOuterColumns,
-              [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_outer(a, from, out, begin, end); });
+  for_units((a.width + kernels::kOuterColumns - 1) / kernels::kOuterColumns, a.rows * a.rank * kernels::kOuterColumns,
+            [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_outer(a, from, out, begin, end); });
   return grad;
 }
 
 /// base += factor low weight; base lies dense.
 Tensor& up_in_place(const Tensor& low, const Tensor& weight, double factor, Tensor& base) {
+  if (base.is_cuda()) return by_parts::up_in_place(low, weight, factor, base);
+  if (stands_for_cuda(base)) {
+    allocate_parts(base, low.numel() + weight.numel(), 0);
+    return base;
+  }
   const Tensor dense = weight.contiguous(), rows = low.contiguous();
   if (base.is_meta() || base.numel() == 0) return base;
   run_up(dense, rows, base.const_data_ptr(), base.size(1), factor, base);
@@ -104,8 +125,11 @@ struct LowRankFunction : torch::autograd::Function<LowRankFunction> {
                                                  torch::autograd::variable_list grads) {
     if (!grads[0].defined()) return torch::autograd::variable_list(6);
     const auto saved = ctx->get_saved_variables();
-    const Tensor &x = saved[0], &low = saved[1], &a = saved[2], &b = saved[3];
-    const Products products{ctx->saved_data["fused"].toBool()};
+    const Tensor &x = saved[0], &a = saved[2], &b = saved[3];
+    // A second derivative is of plain operators, and goes through x A^T too.
+    const bool twice = is_differentiated();
+    const Products products{!twice && ctx->saved_data["fused"].toBool()};
+    const Tensor low = twice ? products.down(x, a, 1) : saved[1];
     const auto wants = [&](std::size_t input) { return ctx->needs_input_grad(input); };
     const PairGradients found = pair_gradients(products, grads[0], x, low, a, b, ctx->saved_data["scale"].toDouble(),
                                                wants(2), wants(3), wants(0));
@@ -119,8 +143,8 @@ struct LowRankFunction : torch::autograd::Function<LowRankFunction> {
 
 bool takes_low_rank(const Tensor& x, const Tensor& a, const Tensor& b) {
   const at::ScalarType adapter = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return takes(x) && a.scalar_type() == adapter && b.scalar_type() == adapter && a.device() == x.device() &&
-         b.device() == x.device();
+  return takes(x, Family::low_rank) && a.scalar_type() == adapter && b.scalar_type() == adapter &&
+         a.device() == x.device() && b.device() == x.device();
 }
 
 Tensor Products::down(const Tensor& x, const Tensor& weight, double factor) const {

@@ -1,5 +1,4 @@
 /// @file A frozen layer and its low-rank adapter as one node of autograd.
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <trainer/sdk/ops/fused.hpp>
 
@@ -8,6 +7,7 @@
 #include "../frozen.hpp"
 #include "../op_region.hpp"
 #include "low_rank.hpp"
+#include "twice.hpp"
 
 namespace trainer {
 namespace fused {
@@ -47,14 +47,14 @@ struct LowRankLinear : torch::autograd::Function<LowRankLinear> {
     const Tensor &x = saved[0], &a = saved[2], &b = saved[3];
     const bool want_x = ctx->needs_input_grad(0);
     // A second derivative is of plain operators, and goes through x A^T too.
-    const bool twice = at::GradMode::is_enabled();
+    const bool twice = is_differentiated();
     const Products products{!twice};
     const Tensor low = twice ? products.down(x, a, 1) : saved[1];
     PairGradients found = pair_gradients(products, grads[0], x, low, a, b, ctx->saved_data["scale"].toDouble(),
                                          ctx->needs_input_grad(1), ctx->needs_input_grad(2), want_x);
     Tensor grad_x;
     if (want_x) {
-      grad_x = kept_weight(*ctx)->grad_input(grads[0]);
+      grad_x = frozen_linear_input(grads[0], kept_weight(*ctx));
       grad_x =
           twice ? products.up(found.low, a, grad_x, 1, x.scalar_type()) : up_onto(std::move(grad_x), found.low, a, 1);
     }

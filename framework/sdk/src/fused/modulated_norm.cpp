@@ -5,6 +5,7 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 #include <kernels/cpu.hpp>
@@ -16,6 +17,7 @@
 #include "bindings.hpp"
 #include "cuda.hpp"
 #include "operators.hpp"
+#include "twice.hpp"
 
 namespace trainer {
 namespace fused {
@@ -122,6 +124,10 @@ Gradients call_backward(const Tensor& grad, const Tensor& x, const Tensor& scale
   return op.call(grad, x, scale, eps, sums);
 }
 
+Tensor by_operators(const Tensor& x, const Tensor& shift, const Tensor& scale, double eps) {
+  return at::addcmul(shift, at::layer_norm(x, {x.size(-1)}, {}, {}, eps), scale + 1);
+}
+
 struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& shift,
                         const Tensor& scale, double eps) {
@@ -134,10 +140,20 @@ struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     if (!grads[0].defined()) return torch::autograd::variable_list(4);
-    const at::AutoDispatchBelowADInplaceOrView below;
     const auto saved = ctx->get_saved_variables();
+    const double eps = ctx->saved_data["eps"].toDouble();
+    if (is_differentiated()) {
+      // No derivative depends on the shift's numbers.
+      const Tensor shift = at::zeros_like(saved[1]).requires_grad_(ctx->needs_input_grad(1));
+      torch::autograd::variable_list found =
+          plain_gradients([eps](const auto& in) { return by_operators(in[0], in[1], in[2], eps); },
+                          {saved[0], shift, saved[1]}, grads[0]);
+      found.emplace_back();
+      return found;
+    }
+    const at::AutoDispatchBelowADInplaceOrView below;
     const bool sums = ctx->needs_input_grad(1) || ctx->needs_input_grad(2);
-    auto [x, shift, scale] = call_backward(grads[0], saved[0], saved[1], ctx->saved_data["eps"].toDouble(), sums);
+    auto [x, shift, scale] = call_backward(grads[0], saved[0], saved[1], eps, sums);
     return {x, shift, scale, Tensor()};
   }
 };
@@ -163,10 +179,10 @@ void install_modulated_norm(torch::Library& library) {
 
 at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale, double eps,
                           bool fused) {
-  if (fused && fused::takes(x) && x.dim() == 3 && fused::is_modulation(shift, x) && fused::is_modulation(scale, x) &&
-      shift.size(0) == scale.size(0))
+  if (fused && fused::takes(x, fused::Family::modulated_norm) && x.dim() == 3 && fused::is_modulation(shift, x) &&
+      fused::is_modulation(scale, x) && shift.size(0) == scale.size(0))
     return fused::ModulatedNormFunction::apply(x, shift, scale, eps);
-  return at::addcmul(shift, at::layer_norm(x, {x.size(-1)}, {}, {}, eps), scale + 1);
+  return fused::by_operators(x, shift, scale, eps);
 }
 
 }  // namespace trainer

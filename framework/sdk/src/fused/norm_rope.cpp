@@ -15,6 +15,7 @@
 #include "bindings.hpp"
 #include "cuda.hpp"
 #include "operators.hpp"
+#include "twice.hpp"
 
 namespace trainer {
 namespace fused {
@@ -145,6 +146,21 @@ std::vector<Tensor> call_backward(const Tensor& grad, at::TensorList parts, at::
   return op.call(grad, parts, weights, table, eps, sums);
 }
 
+/// Rotates the adjacent pairs of x [B, S, H, D], in fp32 (fp64 for fp64).
+Tensor turned(const Tensor& x, const Tensor& table) {
+  const at::ScalarType computed = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  // (x0 + i x1)(cos + i sin): one multiplication instead of two products, a swap and a sum.
+  const Tensor pairs = at::view_as_complex(x.to(computed).unflatten(-1, {-1, 2}));
+  const Tensor result = pairs * at::view_as_complex(table.to(computed)).unsqueeze(2);
+  return at::view_as_real(result).flatten(-2).to(x.scalar_type());
+}
+
+Tensor by_operators(const std::vector<Tensor>& x, const std::vector<Tensor>& weights, const Tensor& table, double eps) {
+  std::vector<Tensor> normal;
+  for (std::size_t i = 0; i < x.size(); ++i) normal.push_back(at::rms_norm(x[i], {x[i].size(-1)}, weights[i], eps));
+  return turned(normal.size() == 1 ? normal[0] : at::cat(normal, 1), table);
+}
+
 struct NormRopeFunction : torch::autograd::Function<NormRopeFunction> {
   /// `inputs`: the parts, then as many weights.
   static Tensor forward(torch::autograd::AutogradContext* ctx, at::TensorList inputs, const Tensor& table, double eps) {
@@ -163,29 +179,31 @@ struct NormRopeFunction : torch::autograd::Function<NormRopeFunction> {
     const std::size_t inputs = saved.size() - 1, parts = inputs / 2;
     torch::autograd::variable_list result(inputs + 2);
     if (!grads[0].defined()) return result;
+    const double eps = ctx->saved_data["eps"].toDouble();
+    if (is_differentiated()) {
+      const auto plain = [&](const std::vector<Tensor>& in) {
+        const auto middle = in.begin() + static_cast<std::ptrdiff_t>(parts);
+        return by_operators({in.begin(), middle}, {middle, in.end()}, saved.back(), eps);
+      };
+      result = plain_gradients(plain, {saved.begin(), saved.end() - 1}, grads[0]);
+      result.resize(inputs + 2);
+      return result;
+    }
     const at::AutoDispatchBelowADInplaceOrView below;
     bool sums = false;
     for (std::size_t i = parts; i < inputs; ++i) sums = sums || ctx->needs_input_grad(i);
     const at::TensorList all(saved);
-    std::vector<Tensor> found = call_backward(grads[0], all.slice(0, parts), all.slice(parts, parts), saved.back(),
-                                              ctx->saved_data["eps"].toDouble(), sums);
+    std::vector<Tensor> found =
+        call_backward(grads[0], all.slice(0, parts), all.slice(parts, parts), saved.back(), eps, sums);
     for (std::size_t i = 0; i < found.size(); ++i) result[i] = std::move(found[i]);
     return result;
   }
 };
 
-/// Rotates the adjacent pairs of x [B, S, H, D], in fp32 (fp64 for fp64).
-Tensor turned(const Tensor& x, const Tensor& table) {
-  const at::ScalarType computed = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  // (x0 + i x1)(cos + i sin): one multiplication instead of two products, a swap and a sum.
-  const Tensor pairs = at::view_as_complex(x.to(computed).unflatten(-1, {-1, 2}));
-  const Tensor result = pairs * at::view_as_complex(table.to(computed)).unsqueeze(2);
-  return at::view_as_real(result).flatten(-2).to(x.scalar_type());
-}
-
 bool takes_all(const std::vector<Tensor>& x, const std::vector<Tensor>& weights, const Tensor& table) {
   for (std::size_t i = 0; i < x.size(); ++i)
-    if (!takes(x[i]) || x[i].scalar_type() != x[0].scalar_type() || weights[i].scalar_type() != x[0].scalar_type())
+    if (!takes(x[i], Family::norm_rope) || x[i].scalar_type() != x[0].scalar_type() ||
+        weights[i].scalar_type() != x[0].scalar_type())
       return false;
   return table.scalar_type() == at::kFloat && !table.requires_grad();
 }
@@ -219,9 +237,7 @@ at::Tensor norm_rope(const std::vector<at::Tensor>& x, const std::vector<at::Ten
     inputs.insert(inputs.end(), weights.begin(), weights.end());
     return fused::NormRopeFunction::apply(at::TensorList(inputs), table, eps);
   }
-  std::vector<at::Tensor> normal;
-  for (std::size_t i = 0; i < x.size(); ++i) normal.push_back(at::rms_norm(x[i], {x[i].size(-1)}, weights[i], eps));
-  return fused::turned(normal.size() == 1 ? normal[0] : at::cat(normal, 1), table);
+  return fused::by_operators(x, weights, table, eps);
 }
 
 }  // namespace trainer

@@ -11,12 +11,12 @@
 
 namespace trainer::fused {
 
-bool takes(const at::Tensor& tensor) {
+bool takes(const at::Tensor& tensor, Family family) {
   const at::ScalarType dtype = tensor.scalar_type();
   const bool narrow = dtype == at::kFloat || dtype == at::kBFloat16;
   if (tensor.layout() != c10::kStrided || (!narrow && dtype != at::kDouble)) return false;
   if (tensor.is_cpu() || tensor.is_meta()) return true;
-  if (tensor.is_cuda()) return narrow && cuda_is_trusted(tensor.device());
+  if (tensor.is_cuda()) return narrow && cuda_is_trusted(tensor.device(), family);
   return tensor.is_privateuseone() &&
          c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
@@ -25,8 +25,10 @@ void install_operators() {
   // For the life of the process, from a function: never by a static object. Used: leak checkers must find it.
   [[gnu::used]] static const torch::Library* library = [] {
     auto* made = new torch::Library(torch::Library::FRAGMENT, "trainer", std::nullopt, __FILE__, __LINE__);
+    install_bf16_parts(*made);
     install_eight_bits(*made);
     install_gated_residual(*made);
+    install_kernel_report(*made);
     install_low_rank(*made);
     install_modulated_norm(*made);
     install_norm_rope(*made);

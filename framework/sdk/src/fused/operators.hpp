@@ -13,12 +13,16 @@ class Library;
 
 namespace trainer::fused {
 
-/// Whether the fused kernels work on this device with this dtype. A backend that runs operators it does not know on the
-/// CPU (a simulated device) has them too.
-bool takes(const at::Tensor& tensor);
+/// Kernels that are tried and trusted together (cuda.hpp).
+enum class Family { modulated_norm, norm_rope, swiglu, gated_residual, low_rank };
+
+/// Whether the family's kernels work on this device with this dtype. A backend that runs operators it does not know on
+/// the CPU (a simulated device) has them too.
+bool takes(const at::Tensor& tensor, Family family);
 
 /// Registers all operators, once per process.
 void install_operators();
+void install_bf16_parts(torch::Library& library);
 void install_eight_bits(torch::Library& library);
 void install_gated_residual(torch::Library& library);
 void install_low_rank(torch::Library& library);

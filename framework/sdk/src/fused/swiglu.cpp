@@ -13,12 +13,18 @@
 #include "bindings.hpp"
 #include "cuda.hpp"
 #include "operators.hpp"
+#include "twice.hpp"
 
 namespace trainer {
 namespace fused {
 namespace {
 
 using Maybe = std::optional<at::Tensor>;
+
+at::Tensor by_operators(const at::Tensor& x) {
+  const std::vector<at::Tensor> halves = x.chunk(2, -1);
+  return at::silu(halves[0]) * halves[1];
+}
 
 kernels::SwiGlu arguments(const Rows& x, const void* before, int64_t before_width, int64_t before_step) {
   return {dtype_of(x.tensor), x.count, x.width / 2, before_width, x.data(), before, x.step, before_step};
@@ -83,11 +89,16 @@ struct SwiGluFunction : torch::autograd::Function<SwiGluFunction> {
     const int64_t before = ctx->saved_data["before"].toInt();
     torch::autograd::variable_list result(before < 0 ? 1 : 2);
     if (!grads[0].defined()) return result;
-    const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor x = ctx->get_saved_variables()[0];
-    if (ctx->needs_input_grad(0))
-      result[0] = call_backward(grads[0].narrow(-1, before < 0 ? 0 : before, x.size(-1) / 2), x);
     if (before >= 0 && ctx->needs_input_grad(1)) result[1] = grads[0].narrow(-1, 0, before);
+    if (!ctx->needs_input_grad(0)) return result;
+    const at::Tensor grad = grads[0].narrow(-1, before < 0 ? 0 : before, x.size(-1) / 2);
+    if (is_differentiated()) {
+      result[0] = plain_gradients([](const auto& in) { return by_operators(in[0]); }, {x}, grad)[0];
+      return result;
+    }
+    const at::AutoDispatchBelowADInplaceOrView below;
+    result[0] = call_backward(grad, x);
     return result;
   }
 };
@@ -107,13 +118,13 @@ void install_swiglu(torch::Library& library) {
 
 at::Tensor swiglu(const at::Tensor& x, const at::Tensor& before, bool fused) {
   TORCH_CHECK(x.dim() > 0 && x.size(-1) % 2 == 0, "swiglu takes gate and up side by side, an even number of columns");
-  if (fused && fused::takes(x) && (!before.defined() || before.scalar_type() == x.scalar_type())) {
+  if (fused && fused::takes(x, fused::Family::swiglu) &&
+      (!before.defined() || before.scalar_type() == x.scalar_type())) {
     std::vector<at::Tensor> inputs{x};
     if (before.defined()) inputs.push_back(before);
     return fused::SwiGluFunction::apply(at::TensorList(inputs));
   }
-  const std::vector<at::Tensor> halves = x.chunk(2, -1);
-  const at::Tensor y = at::silu(halves[0]) * halves[1];
+  const at::Tensor y = fused::by_operators(x);
   return before.defined() ? at::cat({before, y}, -1) : y;
 }
 

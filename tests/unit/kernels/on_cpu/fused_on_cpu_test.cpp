@@ -4,6 +4,10 @@
 #include <kernels/cpu.hpp>
 #include <kernels/cuda.hpp>
 
+#include <array>
+#include <cmath>
+#include <limits>
+
 #include "buffers.hpp"
 
 namespace trainer::kernels {
@@ -144,26 +148,44 @@ TYPED_TEST(FusedOnCpu, GatedResidual) {
   }
 }
 
-TYPED_TEST(FusedOnCpu, LowRank) {
-  for (const Samples& s : {Samples{1, 70, 300}, {1, 5, 70}, {1, 1, 1}, {1, 0, 8}})
-    for (const int64_t rank : {1, 19, 64}) {
-      const int64_t step = s.width + 1;
-      const auto x = Buffer<TypeParam>::random(s.rows * step, 1);
-      const auto weight = Buffer<float>::random(rank * s.width, 2), low = Buffer<float>::random(s.rows * rank, 3);
-      LowRank a{kDtype<TypeParam>, s.rows, s.width, rank, 0.5, x.data(), step, weight.data()};
-      compare<float>(
-          "down", s.rows * rank, 1e-5, [&](void* y) { return cuda_on_cpu().low_rank_down(&a, y, nullptr); },
-          [&](void* y) { cpu().low_rank_down(a, y, 0, s.rows); });
-      compare<TypeParam>(
-          "up", s.rows * s.width, kLimit<TypeParam>,
-          [&](void* y) { return cuda_on_cpu().low_rank_up(&a, low.data(), y, nullptr); },
-          [&](void* y) { cpu().low_rank_up(a, low.data(), y, 0, s.rows); });
-      a.weight = nullptr;
-      compare<float>(
-          "outer", rank * s.width, 1e-5,
-          [&](void* y) { return cuda_on_cpu().low_rank_outer(&a, low.data(), y, nullptr); },
-          [&](void* y) { cpu().low_rank_outer(a, low.data(), y, 0, chunks(s.width, kOuterColumns)); });
+/// More elements than a block's threads; side by side and one below another; what is not finite.
+TEST(Bf16PartsOnCpu, SumToTheNumber) {
+  constexpr int kSlots = Bf16Parts::kSlots;
+  for (const Samples& s : {Samples{1, 70, 300}, {1, 5, 3}, {1, 1, 1}, {1, 0, 8}})
+    for (const bool beside : {false, true}) {
+      const int64_t count = s.rows * s.width;
+      auto x = Buffer<float>::random(count, 1);
+      for (int64_t i = 0; i < count; ++i) x[i] = std::ldexp(x[i], static_cast<int>(i % 90) - 45);
+      Buffer<Bfloat16> y(kSlots * count);
+      Bf16Parts a{s.rows,    s.width, 0.75F, x.data(), beside ? s.width : count, beside ? kSlots * s.width : s.width,
+                  {0, 1, 2}, y.data()};
+      ASSERT_EQ(cuda_on_cpu().bf16_parts(&a, nullptr), 0);
+      EXPECT_TRUE(y.intact());
+      const auto part = [&](int slot, int64_t i) {
+        return to_float(y[slot * a.slot_step + i / s.width * a.row_step + i % s.width]);
+      };
+      for (int64_t i = 0; i < count; ++i) {
+        Bfloat16 first;
+        round_to(0.75F * x[i], &first);
+        EXPECT_EQ(part(0, i), to_float(first)) << i;
+        EXPECT_FLOAT_EQ(part(0, i) + (part(1, i) + part(2, i)), 0.75F * x[i]) << i;
+      }
+      std::copy_n(std::array{1, 0, 0}.data(), kSlots, a.order);
+      ASSERT_EQ(cuda_on_cpu().bf16_parts(&a, nullptr), 0);
+      for (int64_t i = 0; i < count; ++i) EXPECT_EQ(part(2, i), part(1, i));
     }
+}
+
+TEST(Bf16PartsOnCpu, OfWhatIsNotFiniteAreOneAndZeros) {
+  Buffer<float> x(4);
+  x[0] = std::numeric_limits<float>::infinity(), x[1] = -x[0], x[2] = std::nanf(""), x[3] = 1;
+  Buffer<Bfloat16> y(12);
+  const Bf16Parts a{1, 4, 1, x.data(), 4, 4, {0, 1, 2}, y.data()};
+  ASSERT_EQ(cuda_on_cpu().bf16_parts(&a, nullptr), 0);
+  EXPECT_EQ(to_float(y[0]), x[0]);
+  EXPECT_EQ(to_float(y[1]), x[1]);
+  EXPECT_TRUE(std::isnan(to_float(y[2])));
+  for (int i = 4; i < 12; ++i) EXPECT_EQ(to_float(y[i]), 0) << i;
 }
 
 }  // namespace

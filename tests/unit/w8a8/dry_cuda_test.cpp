@@ -1,0 +1,89 @@
+/// @file What products of 8-bit numbers are planned to allocate on CUDA: rows in 8 bits with their scales, weights
+/// turned over for the input's gradient, sums where they pass through memory, results; and no fp32 copy of the rows.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <planner/byte_counter.hpp>
+#include <planner/shape_kernels.hpp>
+#include <sdk/src/fused/dry_cuda.hpp>
+#include <trainer/sdk/ops/fused.hpp>
+#include <w8a8/w8a8_weight.hpp>
+
+#include "../fp8_weight_only/numbers.hpp"
+
+namespace trainer::w8a8 {
+namespace {
+
+constexpr int64_t kRows = 200, kIn = 1024, kOut = 2048;
+const at::Device kDry(at::kMeta, 7);
+
+class OnDryCuda : public ::testing::Test {
+ protected:
+  OnDryCuda() {
+    planner::install_byte_counter();
+    planner::install_shape_kernels();
+    fused::set_dry_cuda(kDry, true);
+  }
+  ~OnDryCuda() override { fused::set_dry_cuda(kDry, false); }
+
+  static at::Tensor data(int64_t rows, int64_t width) {
+    return at::empty({rows, width}, at::TensorOptions(at::kBFloat16).device(kDry));
+  }
+  static W8A8Weight weight(Code code) {
+    W8A8Weight made(
+        fp8::quantize(fp8::testing::random_matrix(kOut, kIn, 2), fp8::Granularity::channel, "weight", code));
+    made.to(kDry);
+    return made;
+  }
+  template <typename Run>
+  static int64_t bytes(const Run& run) {
+    const planner::PeakMark mark(kDry);
+    run();
+    return mark.above();
+  }
+};
+
+/// Scales of rows and columns, and what one is: a few numbers a row or a column.
+constexpr int64_t kSmall = 32 * (kRows + kIn + kOut);
+
+TEST_F(OnDryCuda, ProductsAllocateWhatTheyDoThere) {
+  for (const Code code : {Code::e4m3, Code::int8}) {
+    const W8A8Weight frozen = weight(code);
+    const at::Tensor x = data(kRows, kIn), g = data(kRows, kOut);
+    const int64_t sum = code == Code::int8 ? 4 : 0;
+    const int64_t forward = bytes([&] { frozen.matmul(x); }), backward = bytes([&] { frozen.grad_input(g); });
+    const int64_t expected = kRows * kIn + kRows * kOut * (2 + sum),
+                  expected_back = kRows * kOut + kIn * kOut + kRows * kIn * (2 + sum);
+    EXPECT_GE(forward, expected);
+    EXPECT_LE(forward, expected + kSmall);
+    EXPECT_GE(backward, expected_back);
+    EXPECT_LE(backward, expected_back + kSmall);
+  }
+}
+
+TEST_F(OnDryCuda, FewRowsAreFilledUp) {
+  const W8A8Weight frozen = weight(Code::e4m3);
+  const at::Tensor x = data(3, kIn);
+  EXPECT_GE(bytes([&] { EXPECT_EQ(frozen.matmul(x).sizes(), at::IntArrayRef({3, kOut})); }), 32 * (kIn + 2 * kOut));
+}
+
+TEST_F(OnDryCuda, TheCpusPathIsAnother) {
+  const W8A8Weight frozen = weight(Code::int8);
+  const at::Tensor x = data(kRows, kIn);
+  const int64_t there = bytes([&] { frozen.matmul(x); });
+  fused::set_dry_cuda(kDry, false);
+  EXPECT_GT(bytes([&] { frozen.matmul(x); }), there + kRows * kIn);
+}
+
+TEST_F(OnDryCuda, AnAdaptersPartsAreCounted) {
+  constexpr int64_t kRank = 16, kSlots = 3;
+  const auto wide = at::TensorOptions(at::kFloat).device(kDry);
+  const at::Tensor x = data(kRows, kIn), y = data(kRows, kOut), a = at::empty({kRank, kIn}, wide),
+                   b = at::empty({kOut, kRank}, wide);
+  const int64_t kept = kRows * kRank * 4 + kRows * kOut * 2;  // x A^T and the result
+  EXPECT_EQ(bytes([&] { low_rank_sum(x, y, a, b, 1); }), kept + kSlots * 2 * kRank * (kRows + kOut));
+}
+
+}  // namespace
+}  // namespace trainer::w8a8
