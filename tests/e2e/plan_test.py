@@ -64,6 +64,20 @@ class Plan(RunCase):
             for strategy in ("fp8_weight_only", "fp8_w8a8", "int8_w8a8"):
                 self.assertEqual(blocks([strategy, *more]), plain, (strategy, more))
 
+    def test_cuda_is_planned_by_what_it_allocates(self):
+        """Rows in 8 bits and their sums there; on the CPU fp32 copies. The work is the same."""
+        def plan(device, strategy):
+            found = self.plan(SMALL, f"memory.strategies={json.dumps(strategy)}", f'placement.devices=["{device}"]',
+                              'model.dtype="bf16"')
+            return found["blocks"], found["devices"][0]["transient"]
+
+        for strategy in ("fp8_weight_only", "fp8_w8a8", "int8_w8a8"):
+            (here, on_cpu), (there, on_cuda) = (plan(device, [strategy]) for device in ("cpu", "cuda:0"))
+            print(f"{strategy}: transient {on_cpu} on the CPU, {on_cuda} on CUDA")
+            self.assertEqual([block["forward_flops"] for block in here], [block["forward_flops"] for block in there])
+            if strategy != "fp8_weight_only":
+                self.assertLess(on_cuda, on_cpu)
+
     def everything(self):
         """The quickstart without [adapter] and pictures drawn: all parameters are trained, in batches of 2."""
         text = re.sub(r"\[adapter\]\n(?:[^\[].*\n|\n)*", "", QUICKSTART.read_text()).replace("batch_size = 8", "batch_size = 2")
