@@ -1,8 +1,7 @@
 #include "layers.hpp"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/conv2d.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/group_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -26,7 +25,13 @@ at::Tensor project(const at::Tensor& x, const AttentionBlock::Projection& by) {
 
 /// Halves the sides. Zeros on the right and at the bottom only, as in the original (not symmetric padding).
 at::Tensor downsample(const at::Tensor& x, const Convolution& conv) {
-  return at::conv2d(at::constant_pad_nd(x, {0, 1, 0, 1}), conv.weight, conv.bias, 2);
+  const int64_t height = x.size(2), width = x.size(3);
+  at::Tensor padded =
+      at::empty({x.size(0), x.size(1), height + 1, width + 1}, x.options().memory_format(x.suggest_memory_format()));
+  padded.narrow(2, 0, height).narrow(3, 0, width).copy_(x);
+  padded.select(2, height).zero_();
+  padded.select(3, width).zero_();
+  return conv(padded);
 }
 
 at::Tensor upsample(const at::Tensor& x, const Convolution& conv) {
@@ -43,7 +48,7 @@ std::vector<Level> encoder_levels(TensorSupply& supply, const VaeConfig& config)
       levels[i].blocks.emplace_back(supply, numbered(name + ".resnets.", j), in, out, config.norm_groups);
       in = out;
     }
-    if (i + 1 < config.levels()) levels[i].resample.emplace(supply, name + ".downsamplers.0.conv", out, out, 3);
+    if (i + 1 < config.levels()) levels[i].resample.emplace(supply, name + ".downsamplers.0.conv", out, out, 3, 2);
   }
   return levels;
 }
@@ -65,13 +70,6 @@ std::vector<Level> decoder_levels(TensorSupply& supply, const VaeConfig& config)
 
 }  // namespace
 
-Convolution::Convolution(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t kernel)
-    : weight(supply.tensor(name + ".weight", {out, in, kernel, kernel})),
-      bias(supply.tensor(name + ".bias", {out})),
-      padding(kernel / 2) {}
-
-at::Tensor Convolution::operator()(const at::Tensor& x) const { return at::conv2d(x, weight, bias, 1, padding); }
-
 GroupNorm::GroupNorm(TensorSupply& supply, const std::string& name, int64_t channels, int64_t group_count)
     : weight(supply.tensor(name + ".weight", {channels})),
       bias(supply.tensor(name + ".bias", {channels})),
@@ -89,12 +87,17 @@ ResidualBlock::ResidualBlock(TensorSupply& supply, const std::string& name, int6
   if (in != out) shortcut.emplace(supply, name + ".conv_shortcut", in, out, 1);
 }
 
+void ResidualBlock::pack() {
+  conv1.pack();
+  conv2.pack();
+  if (shortcut) shortcut->pack();
+}
+
 at::Tensor ResidualBlock::operator()(const at::Tensor& x) const {
   at::Tensor y = norm1(x);
   y = conv1(at::silu_(y));
   y = norm2(y);
-  y = conv2(at::silu_(y));
-  return y.add_(shortcut ? (*shortcut)(x) : x);
+  return conv2.plus(at::silu_(y), shortcut ? (*shortcut)(x) : x);
 }
 
 AttentionBlock::AttentionBlock(TensorSupply& supply, const std::string& name, int64_t channels, int64_t groups)
@@ -105,8 +108,8 @@ AttentionBlock::AttentionBlock(TensorSupply& supply, const std::string& name, in
       out(projection(supply, name + ".to_out.0", channels)) {}
 
 at::Tensor AttentionBlock::operator()(const at::Tensor& x) const {
-  const at::Tensor tokens = norm(x).flatten(2).transpose(1, 2).contiguous();  // [B, H*W, C]
-  const auto head = [](const at::Tensor& t) { return t.unsqueeze(1); };       // one head
+  const at::Tensor tokens = norm(x).permute({0, 2, 3, 1}).flatten(1, 2).contiguous();  // [B, H*W, C]
+  const auto head = [](const at::Tensor& t) { return t.unsqueeze(1); };                // one head
   const at::Tensor y =
       at::scaled_dot_product_attention(head(project(tokens, q)), head(project(tokens, k)), head(project(tokens, v)));
   return project(y.squeeze(1), out).transpose(1, 2).reshape(x.sizes()) + x;
@@ -128,7 +131,16 @@ Encoder::Encoder(TensorSupply& supply, const VaeConfig& config)
       levels(encoder_levels(supply, config)),
       mid(supply, "encoder.mid_block", config.encoder_channels.back(), config),
       norm_out(supply, "encoder.conv_norm_out", config.encoder_channels.back(), config.norm_groups),
-      conv_out(supply, "encoder.conv_out", config.encoder_channels.back(), 2 * config.latent_channels, 3) {}
+      conv_out(supply, "encoder.conv_out", config.encoder_channels.back(), 2 * config.latent_channels, 3) {
+  conv_in.pack();
+  for (Level& level : levels) {
+    for (ResidualBlock& block : level.blocks) block.pack();
+    if (level.resample) level.resample->pack();
+  }
+  mid.first.pack();
+  mid.second.pack();
+  conv_out.pack();
+}
 
 at::Tensor Encoder::operator()(const at::Tensor& pixels) const {
   at::Tensor x = conv_in(pixels);

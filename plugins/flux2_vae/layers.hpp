@@ -2,20 +2,11 @@
 /// All activations [B, C, H, W] in the compute dtype; GroupNorm eps 1e-6; no time embedding.
 #pragma once
 
-#include "keys.hpp"
+#include "convolution.hpp"
 
 #include <optional>
 
 namespace trainer::flux2_vae {
-
-struct Convolution {
-  Convolution(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t kernel);
-  /// Padding keeps the size at stride 1.
-  [[nodiscard]] at::Tensor operator()(const at::Tensor& x) const;
-
-  at::Tensor weight, bias;
-  int64_t padding;
-};
 
 struct GroupNorm {
   GroupNorm(TensorSupply& supply, const std::string& name, int64_t channels, int64_t groups);
@@ -28,6 +19,8 @@ struct GroupNorm {
 /// x + conv2(silu(norm2(conv1(silu(norm1(x)))))), x through a 1x1 convolution where the width changes.
 struct ResidualBlock {
   ResidualBlock(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t groups);
+  void pack();  ///< as Convolution::pack
+  /// Uses x up: the result may be written to it.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x) const;
 
   GroupNorm norm1;
@@ -64,7 +57,8 @@ struct Level {
   std::optional<Convolution> resample;
 };
 
-/// [B, 3, H, W] -> moments before quant_conv [B, 2 latent, H/downscale, W/downscale].
+/// [B, 3, H, W] -> moments before quant_conv [B, 2 latent, H/downscale, W/downscale]. Its convolutions are packed; the
+/// decoder's are not, so that a sample has the same bits on devices that compute as the CPU does.
 struct Encoder {
   Encoder(TensorSupply& supply, const VaeConfig& config);
   [[nodiscard]] at::Tensor operator()(const at::Tensor& pixels) const;

@@ -1,6 +1,7 @@
 // The autoencoder against diffusers' numbers: every stage of encode and decode, tiles, both file layouts, bf16.
 #include "vae_fixture.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
@@ -105,6 +106,32 @@ TEST_P(VaeParity, Bf16) {
   EXPECT_LE(encode, limit);
   EXPECT_LE(decode, limit);
   EXPECT_GT(encode, 1e-5);  // it did compute in bf16
+}
+
+// As on a processor or a device that oneDNN does not serve: LibTorch's own convolutions.
+TEST_P(VaeParity, WithoutOneDnn) {
+  struct Off {
+    Off() { at::globalContext().setUserEnabledMkldnn(false); }
+    ~Off() { at::globalContext().setUserEnabledMkldnn(true); }
+  };
+  const at::Tensor with = make_vae(dir_.diffusers, dir_.config)->moments(image());
+  const Off off;
+  const auto vae = make_vae(dir_.diffusers, dir_.config);
+  const at::Tensor without = vae->moments(image());
+  expect(without, "encode.moments");
+  expect(vae->pixels(dir_.data.at("decode.latent")), "decode.image");
+  EXPECT_FALSE(same_bits(with, without)) << "the same convolutions twice";
+}
+
+// Of its size and company in a call: a cache entry must not depend on what else is missing.
+TEST_P(VaeParity, PictureAloneHasTheBitsOfABatch) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto vae = make_vae(dir_.diffusers, dir_.config, "never", dtype);
+    const at::Tensor together = vae->moments(image());
+    for (int64_t i = 0; i < image().size(0); ++i) {
+      EXPECT_TRUE(same_bits(vae->moments(image().narrow(0, i, 1)), together.narrow(0, i, 1))) << dtype << " " << i;
+    }
+  }
 }
 
 TEST_P(VaeParity, SameInputSameBits) {
