@@ -19,7 +19,4 @@ std::string printable_json(const Json& json) {
   return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
-/// Whether `text` is UTF-8 as JSON and TOML need it: without overlong spellings and halves of pairs.
-bool is_utf8(std::string_view text);
-
 }  // namespace trainer

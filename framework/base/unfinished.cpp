@@ -14,7 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMark = ".tmp-";
-constexpr int kDepthOfEntries = 2;  // of a cache: KIND/XX/KEY.safetensors
 
 std::optional<pid_t> number_in(std::string_view digits) {
   pid_t value = 0;
@@ -50,20 +49,6 @@ void remove_unfinished(const fs::path& folder) {
   for (fs::directory_iterator it(folder, failed); !failed && it != fs::directory_iterator(); it.increment(failed)) {
     const std::optional<pid_t> process = process_of(it->path().filename().string());
     if (process && is_file(*it) && !is_alive(*process)) fs::remove(it->path(), ignored);
-  }
-}
-
-void remove_unfinished(const fs::path& folder, std::chrono::hours age) {
-  const auto since = fs::file_time_type::clock::now() - age;
-  std::error_code failed, ignored;
-  constexpr auto kSkip = fs::directory_options::skip_permission_denied;
-  for (fs::recursive_directory_iterator it(folder, kSkip, failed); !failed && it != fs::recursive_directory_iterator();
-       it.increment(failed)) {
-    if (it.depth() >= kDepthOfEntries) it.disable_recursion_pending();
-    const std::string name = it->path().filename().string();
-    if (!is_unfinished(name) || name.find(".safetensors.tmp-") == name.npos || !is_file(*it)) continue;
-    std::error_code unknown;
-    if (const auto changed = it->last_write_time(unknown); !unknown && changed < since) fs::remove(it->path(), ignored);
   }
 }
 

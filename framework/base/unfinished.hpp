@@ -2,7 +2,6 @@
 /// and the writer of safetensors files give before the rename.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <string_view>
 
@@ -15,9 +14,5 @@ bool is_unfinished(std::string_view name);
 /// too, so nothing of its own may be half-written there. For a folder that no other machine writes to; one that is a link
 /// may be such, and is left alone. What cannot be looked at or deleted stays.
 void remove_unfinished(const std::filesystem::path& folder);
-
-/// Deletes such files of safetensors in the cache `folder`, two folders deep, that were last changed longer ago than
-/// `age`, whoever writes there.
-void remove_unfinished(const std::filesystem::path& folder, std::chrono::hours age);
 
 }  // namespace trainer

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 #include <base/files.hpp>
+#include <base/unfinished.hpp>
 #include <cache/entry.hpp>
 #include <trainer/sdk/error.hpp>
 #include <weights/convert.hpp>
@@ -9,11 +10,14 @@
 #include <weights/write.hpp>
 
 #include <map>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 namespace trainer::cache {
 namespace {
+
+constexpr int kDepthOfEntries = 2;  // folders above an entry: KIND/XX
 
 /// Tensors: contiguous, on the CPU.
 std::string checksum(const NamedTensors& tensors) {
@@ -47,6 +51,22 @@ NamedTensors read_entry(const weights::TensorFile& file) {
 
 std::filesystem::path Store::file(std::string_view kind, const std::string& key) const {
   return folder_ / kind / key.substr(0, 2) / (key + ".safetensors");
+}
+
+void Store::remove_unfinished(std::chrono::hours age) const {
+  namespace fs = std::filesystem;
+  const auto since = fs::file_time_type::clock::now() - age;
+  std::error_code failed, ignored;
+  constexpr auto kSkip = fs::directory_options::skip_permission_denied;
+  for (fs::recursive_directory_iterator it(folder_, kSkip, failed); !failed && it != fs::recursive_directory_iterator();
+       it.increment(failed)) {
+    if (it.depth() >= kDepthOfEntries) it.disable_recursion_pending();
+    const std::string name = it->path().filename().string();
+    std::error_code unknown;
+    const bool file = fs::is_regular_file(it->symlink_status(unknown)) && !unknown;
+    if (!file || !is_unfinished(name) || name.find(".safetensors.tmp-") == name.npos) continue;
+    if (const auto changed = it->last_write_time(unknown); !unknown && changed < since) fs::remove(it->path(), ignored);
+  }
 }
 
 Store::State Store::check(std::string_view kind, const std::string& key, bool whole) const {

@@ -41,6 +41,10 @@ class Store {
   /// tensor; io.
   void save(std::string_view kind, const std::string& key, const NamedTensors& tensors, const std::string& about) const;
 
+  /// Deletes what killed processes left half-written (base/unfinished.hpp) if it was last changed longer ago than
+  /// `age`: others, on other machines too, may be writing. What cannot be looked at or deleted stays.
+  void remove_unfinished(std::chrono::hours age) const;
+
   [[nodiscard]] std::filesystem::path file(std::string_view kind, const std::string& key) const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 

@@ -1,6 +1,7 @@
 #include <train/engine.h>
 #include <base/files.hpp>
 #include <base/printable.hpp>
+#include <base/utf8.hpp>
 #include <cli/engine_loader.hpp>
 #include <nlohmann/json.hpp>
 #include <plugin/library.hpp>

@@ -2,7 +2,7 @@
 
 #include <data/names.hpp>
 #include <trainer/sdk/error.hpp>
-#include <weights/safetensors_header.hpp>
+#include <base/utf8.hpp>
 
 #include <array>
 #include <cstdio>
@@ -32,7 +32,7 @@ std::string clean_caption(std::string_view bytes) {
   if (bytes.size() > kMaxCaptionBytes) {
     throw refused("is longer than " + std::to_string(kMaxCaptionBytes) + " bytes");
   }
-  if (const std::size_t bad = weights::invalid_utf8(bytes); bad != std::string_view::npos) {
+  if (const std::size_t bad = invalid_utf8(bytes); bad != std::string_view::npos) {
     throw refused("is not UTF-8 at byte " + std::to_string(bad + skipped));
   }
   std::string text;

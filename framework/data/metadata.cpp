@@ -1,9 +1,9 @@
 #include <data/metadata.hpp>
 
 #include <base/files.hpp>
+#include <base/utf8.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
-#include <weights/safetensors_header.hpp>
 
 #include <algorithm>
 #include <array>
@@ -186,7 +186,7 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
 std::vector<MetadataRow> parse_metadata(std::string_view bytes, MetadataForm form) {
   std::string_view text = bytes;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-  if (const std::size_t bad = weights::invalid_utf8(text); bad != std::string_view::npos) {
+  if (const std::size_t bad = invalid_utf8(text); bad != std::string_view::npos) {
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n');
     throw Error(ExitCode::bad_input, "is not UTF-8 in line " + std::to_string(line));
   }

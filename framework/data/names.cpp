@@ -1,5 +1,6 @@
 #include <data/names.hpp>
 
+#include <base/utf8.hpp>
 #include <text/utf8.hpp>
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace trainer::data {
 namespace fs = std::filesystem;
 
 std::string composed(std::string_view text) {
-  if (text::invalid_utf8_offset(text)) return std::string(text);
+  if (!is_utf8(text)) return std::string(text);
   return text::normalise(text, text::NormalForm::nfc);
 }
 

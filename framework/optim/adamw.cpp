@@ -8,39 +8,20 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <optim/adamw.hpp>
+#include <optim/by_device.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <ATen/core/grad_mode.h>
 
-#include <map>
 #include <utility>
 
 namespace trainer::optim {
 namespace {
 
-struct DeviceOrder {
-  bool operator()(at::Device a, at::Device b) const {
-    return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index());
-  }
-};
-
 std::vector<at::Tensor> gradients(const std::vector<Parameter*>& parameters) {
   std::vector<at::Tensor> list;
   for (Parameter* parameter : parameters)
     if (parameter->value().grad().defined()) list.push_back(parameter->value().grad());
-  return list;
-}
-
-/// Positions of the tensors of each device; one fused call takes tensors of one device.
-std::map<at::Device, std::vector<std::size_t>, DeviceOrder> by_device(const std::vector<at::Tensor>& tensors) {
-  std::map<at::Device, std::vector<std::size_t>, DeviceOrder> groups;
-  for (std::size_t i = 0; i < tensors.size(); ++i) groups[tensors[i].device()].push_back(i);
-  return groups;
-}
-
-std::vector<at::Tensor> chosen(const std::vector<at::Tensor>& tensors, const std::vector<std::size_t>& positions) {
-  std::vector<at::Tensor> list;
-  for (const std::size_t i : positions) list.push_back(tensors[i]);
   return list;
 }
 

@@ -1,11 +1,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/zeros.h>
+#include <optim/by_device.hpp>
 #include <optim/ema.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 namespace trainer::optim {
@@ -20,13 +20,12 @@ void Ema::update() {
   const double n = static_cast<double>(updates_.item<int64_t>());
   updates_.add_(1);
   const double decay = std::min(decay_, (1.0 + n) / (10.0 + n));
-  std::map<std::string, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_device;  // one call each
-  for (std::size_t i = 0; i < shadow_.size(); ++i) {
-    auto& [shadows, values] = by_device[shadow_[i].device().str()];
-    shadows.push_back(shadow_[i]);
-    values.push_back(parameters_[i]->value().detach());
+  std::vector<at::Tensor> values;
+  for (const Parameter* parameter : parameters_) values.push_back(parameter->value().detach());
+  for (const auto& [device, group] : by_device(shadow_)) {
+    std::vector<at::Tensor> shadows = chosen(shadow_, group);
+    at::_foreach_lerp_(shadows, chosen(values, group), 1.0 - decay);
   }
-  for (auto& [device, lists] : by_device) at::_foreach_lerp_(lists.first, lists.second, 1.0 - decay);
 }
 
 void Ema::swap() {

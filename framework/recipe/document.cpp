@@ -1,6 +1,7 @@
 #include <recipe/document.hpp>
 
 #include <base/printable.hpp>
+#include <base/utf8.hpp>
 #include <recipe/write.hpp>
 #include <trainer/sdk/error.hpp>
 

@@ -2,6 +2,7 @@
 
 #include <base/printable.hpp>
 #include <base/units.hpp>
+#include <base/utf8.hpp>
 #include <recipe/paths.hpp>
 #include <recipe/write.hpp>
 #include <trainer/sdk/names.hpp>

@@ -1,5 +1,6 @@
 #include <base/files.hpp>
 #include <base/hash.hpp>
+#include <base/utf8.hpp>
 #include <nlohmann/json.hpp>
 #include <text/added_tokens.hpp>
 #include <text/bpe.hpp>
@@ -61,8 +62,8 @@ Tokenizer Tokenizer::parse(std::string_view content, const std::string& name) {
 std::vector<int64_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   if (text.size() > kMaxTextBytes)
     throw text_error("text of " + std::to_string(text.size()) + " bytes; at most 16 MiB can be tokenized");
-  if (const std::optional<std::size_t> bad = invalid_utf8_offset(text))
-    throw text_error("text is not valid UTF-8 at byte " + std::to_string(*bad) + "; save it as UTF-8");
+  if (const std::size_t bad = invalid_utf8(text); bad != std::string_view::npos)
+    throw text_error("text is not valid UTF-8 at byte " + std::to_string(bad) + "; save it as UTF-8");
   std::vector<int64_t> ids;
   impl_->added.split(
       text, impl_->normalizer,

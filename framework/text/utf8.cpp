@@ -1,5 +1,6 @@
 #include <utf8proc.h>
 #include <base/printable.hpp>
+#include <base/utf8.hpp>
 #include <text/utf8.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -88,23 +89,11 @@ int32_t previous_character(std::string_view text, std::size_t end) {
   return next_character(text.substr(0, end), start);
 }
 
-std::optional<std::size_t> invalid_utf8_offset(std::string_view bytes) {
-  std::size_t offset = 0;
-  while (offset < bytes.size()) {
-    const std::size_t start = offset;
-    if (static_cast<unsigned char>(bytes[offset]) < 0x80)
-      ++offset;
-    else if (next_character(bytes, offset) < 0)
-      return start;
-  }
-  return std::nullopt;
-}
-
 std::string replace_invalid_utf8(std::string_view bytes) {
   std::string out;
-  while (const std::optional<std::size_t> bad = invalid_utf8_offset(bytes)) {
-    out.append(bytes.substr(0, *bad)).append("\xEF\xBF\xBD");
-    bytes.remove_prefix(*bad + ill_formed_length(bytes, *bad));
+  for (std::size_t bad; (bad = invalid_utf8(bytes)) != std::string_view::npos;) {
+    out.append(bytes.substr(0, bad)).append("\xEF\xBF\xBD");
+    bytes.remove_prefix(bad + ill_formed_length(bytes, bad));
   }
   return out.append(bytes);
 }

@@ -1,10 +1,9 @@
-/// @file UTF-8 text as the tokenizer sees it: validity, character classes, the four Unicode normal forms.
+/// @file UTF-8 text as the tokenizer sees it: characters, their classes, the four Unicode normal forms.
 /// Classes and normal forms come from utf8proc (Unicode 15).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,9 +16,6 @@ int32_t next_character(std::string_view text, std::size_t& offset);
 
 /// The character that ends at `end` of valid UTF-8; end > 0.
 int32_t previous_character(std::string_view text, std::size_t end);
-
-/// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629), or nothing.
-std::optional<std::size_t> invalid_utf8_offset(std::string_view bytes);
 
 /// Valid UTF-8: each maximal ill-formed part becomes one U+FFFD, as WHATWG and Rust's from_utf8_lossy do.
 std::string replace_invalid_utf8(std::string_view bytes);

@@ -3,7 +3,6 @@
 #include <unistd.h>
 #include <base/files.hpp>
 #include <base/hash.hpp>
-#include <base/unfinished.hpp>
 #include <cache/dataset.hpp>
 #include <checkpoint/signals.hpp>
 #include <data/holdout.hpp>
@@ -237,8 +236,8 @@ std::map<std::string, std::string> identities_of_data(Assembly& assembly, const 
 Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
   const recipe::Recipe& recipe = assembly.recipe();
-  if (ranks.writer()) remove_unfinished(recipe.cache.folder, kLongForAnEntry);
   const cache::Store store(recipe.cache.folder);
+  if (ranks.writer()) store.remove_unfinished(kLongForAnEntry);
   const int64_t multiple = recipe.pictures() ? assembly.spatial_factor() : 1;
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);

@@ -4,6 +4,7 @@
 #include <train/engine.h>
 #include <base/device_error.hpp>
 #include <base/files.hpp>
+#include <base/heap.hpp>
 #include <base/log.hpp>
 #include <base/printable.hpp>
 #include <data/image.hpp>
@@ -31,6 +32,7 @@ int dispatch(const std::string& command, const Request& request) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   data::set_image_module(request.images);
   planner::install_byte_counter();
+  keep_freed_memory();
   return commands.at(command)(request);
 }
 

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 #include <base/files.hpp>
+#include <base/heap.hpp>
 #include <base/log.hpp>
 #include <base/unfinished.hpp>
 #include <base/units.hpp>
@@ -104,6 +105,7 @@ void Run::prepare() {
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", [&] { return train::prepare(assembly_, console_, ranks_); });
   if (ranks_.writer()) lock_->require_mine();  // encoding takes hours, and what follows writes into the folder
+  return_freed_memory();  // of the encoders
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();

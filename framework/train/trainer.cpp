@@ -61,14 +61,14 @@ Example Trainer::example(int64_t step, int64_t micro) const {
 }
 
 Example Trainer::take_example(int64_t micro) {
-  std::optional<Ahead> ahead = micro == 0 ? std::exchange(next_, std::nullopt) : std::nullopt;
+  std::optional<NextExample> ahead = micro == 0 ? std::exchange(next_, std::nullopt) : std::nullopt;
   if (!ahead || ahead->step != step_) return example(step_, micro);
   if (ahead->error) std::rethrow_exception(ahead->error);
   return std::move(ahead->example);
 }
 
 void Trainer::make_next_example() {
-  next_ = Ahead{step_ + 1, {}, {}};
+  next_ = NextExample{step_ + 1, {}, {}};
   try {
     next_->example = example(step_ + 1, 0);
   } catch (...) {

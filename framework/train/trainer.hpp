@@ -103,12 +103,12 @@ class Trainer {
   std::optional<distributed::OverlappedAverage> overlap_;
   int64_t step_;                  ///< optimiser steps done
   bool first_step_done_ = false;  ///< of this process
-  struct Ahead {
+  struct NextExample {
     int64_t step;
     Example example;
     std::exception_ptr error;  ///< what making it threw, for the step that wants it
   };
-  std::optional<Ahead> next_;  ///< its first micro-batch
+  std::optional<NextExample> next_;  ///< its first micro-batch
   RecomputeState recompute_state_;
 };
 

@@ -1,5 +1,6 @@
 #include <weights/safetensors_header.hpp>
 
+#include <base/utf8.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
 #include <weights/header_events.hpp>
@@ -136,6 +137,17 @@ void check_cover(const Header& header, uint64_t data_bytes, const std::string& f
 }
 
 }  // namespace
+
+TensorSize tensor_size(Dtype dtype, const std::vector<int64_t>& shape) {
+  uint64_t count = 1;
+  for (const int64_t dim : shape) {
+    if (__builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count)) return {0, "ST_OVERFLOW"};
+  }
+  uint64_t bits = 0;
+  if (__builtin_mul_overflow(count, static_cast<uint64_t>(dtype_bits(dtype)), &bits)) return {0, "ST_OVERFLOW"};
+  if (bits % 8 != 0) return {0, "ST_SUBBYTE"};
+  return {bits / 8, nullptr};
+}
 
 const TensorEntry* Header::find(std::string_view name) const {
   const auto it = std::lower_bound(by_name.begin(), by_name.end(), name,

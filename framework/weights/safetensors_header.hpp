@@ -67,7 +67,4 @@ struct TensorSize {
 };
 TensorSize tensor_size(Dtype dtype, const std::vector<int64_t>& shape);
 
-/// Index of the first byte that is not valid UTF-8 (no overlong forms, no surrogates), or npos.
-std::size_t invalid_utf8(std::string_view text);
-
 }  // namespace trainer::weights

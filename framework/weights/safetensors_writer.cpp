@@ -1,6 +1,7 @@
 #include <weights/safetensors_writer.hpp>
 
 #include <base/heartbeat.hpp>
+#include <base/utf8.hpp>
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>

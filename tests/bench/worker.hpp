@@ -1,6 +1,7 @@
 /// @file What the workers of tools/bench share: settings from the command line, a question a line, the clock.
 #pragma once
 
+#include <base/heap.hpp>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
@@ -46,6 +47,7 @@ inline int worker_main(int argc, char** argv, const std::function<void(const nlo
     std::fprintf(stderr, "usage: %s SETTINGS\n", argv[0]);
     return 2;
   }
+  keep_freed_memory();  // as the program does
   try {
     run(nlohmann::json::parse(argv[1]));
     return 0;

@@ -337,8 +337,8 @@ class Changed(RunCase):
         self.assertEqual([line["step"] for line in log_lines(self.run_folder)], [1, 2])
         self.again(0, "going on after step 2", run__steps=4)
 
-    def test_fallback_is_gone(self):
-        """As after a save that only the fallback folder took."""
+    def move_to_fallback(self):
+        """As after saves that only the fallback folder took; returns that folder and where the checkpoints are in it."""
         spare = self.folder / "spare"
         note = json.loads((self.run_folder / "run.json").read_text())
         kept = spare / f"run-{note['run_id']}/ckpt"
@@ -346,6 +346,10 @@ class Changed(RunCase):
         (self.run_folder / "ckpt").rename(kept)
         note["newest_checkpoint"]["folder"] = str(kept / "step-0000000002")
         (self.run_folder / "run.json").write_text(json.dumps(note))
+        return spare, kept
+
+    def test_fallback_is_gone(self):
+        spare, kept = self.move_to_fallback()
         self.refused(["of step 2", str(kept)], run__steps=4)
         self.refused(["of step 2", str(kept)], run__steps=4, checkpoint__fallback=self.folder / "other")
         found = self.arguments(self.run_folder, **{**self.base, "checkpoint__fallback": spare})
@@ -353,13 +357,7 @@ class Changed(RunCase):
         self.again(0, "going on after step 2", run__steps=4, checkpoint__fallback=spare)
 
     def test_the_user_chooses_for_checkpoints_that_only_the_fallback_took(self):
-        spare = self.folder / "spare"
-        note = json.loads((self.run_folder / "run.json").read_text())
-        kept = spare / f"run-{note['run_id']}/ckpt"
-        kept.parent.mkdir(parents=True)
-        (self.run_folder / "ckpt").rename(kept)
-        note["newest_checkpoint"]["folder"] = str(kept / "step-0000000002")
-        (self.run_folder / "run.json").write_text(json.dumps(note))
+        spare, _ = self.move_to_fallback()
         changed = {"optimizer__lr": 5e-4, "run__steps": 4, "checkpoint__fallback": spare}
         self.expect(NOT_FOUND, ["name what in it is meant: " + str(kept / "step-0000000002")], "inspect", self.run_folder)
         texts = ["optimizer.lr: checkpoint 0.001, recipe 5e-4"]

@@ -1,6 +1,6 @@
 // Bytes as the content of a caption file.
 #include <data/caption.hpp>
-#include <weights/safetensors_header.hpp>
+#include <base/utf8.hpp>
 
 #include <string>
 
@@ -12,7 +12,7 @@ using namespace trainer;
 
 void parse(std::string_view bytes) {
   const std::string caption = data::clean_caption(bytes);
-  fuzz::require(weights::invalid_utf8(caption) == std::string::npos, "a caption is UTF-8");
+  fuzz::require(is_utf8(caption), "a caption is UTF-8");
   fuzz::require(caption.find('\0') == std::string::npos && caption.find('\r') == std::string::npos,
                 "a caption has no control characters but tab and newline");
   fuzz::require(data::clean_caption(caption) == caption, "a clean caption stays as it is");

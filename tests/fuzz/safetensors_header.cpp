@@ -1,4 +1,5 @@
 // Bytes as a whole safetensors file.
+#include <base/utf8.hpp>
 #include <weights/safetensors_header.hpp>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ void check(const Header& header, std::size_t size) {
     }
     fuzz::require(bits == entry.bytes() * 8, "a span is as long as dtype and shape say");
     fuzz::require(!entry.name.empty() && names.insert(entry.name).second, "names are unique");
-    fuzz::require(invalid_utf8(entry.name) == std::string::npos, "names are UTF-8");
+    fuzz::require(is_utf8(entry.name), "names are UTF-8");
     fuzz::require(header.find(entry.name) == &entry, "each tensor is found by its name");
   }
   fuzz::require(header.data_offset + end == size, "the last tensor ends with the file");

@@ -21,8 +21,8 @@
 namespace trainer::train {
 namespace {
 
-/// Of a host beside devices that compute: a batch that is read, and one that was made into model inputs.
-constexpr int64_t kBatchesAhead = 2;
+/// Batches in RAM beside those that compute: one that is read ahead, one that is handed over, one made into model inputs.
+constexpr int64_t kBatchesAhead = 3;
 constexpr int64_t kTexts = 32;  // run together; what more of them add is extrapolated
 
 at::Tensor shaped(const std::vector<int64_t>& shape, at::ScalarType dtype, at::Device device) {
@@ -71,8 +71,7 @@ class Planner {
     (*save.bytes)[plan.host] += largest_trained_elsewhere(plan.host);
     if (plan.host >= plan.devices.size()) {  // else it is in the device's own numbers
       for (PhasePlan* phase : {&train, &validate, &sample, &save})
-        if (phase->bytes) (*phase->bytes)[plan.host] += data_.cached;
-      (*train.bytes)[plan.host] += kBatchesAhead * batch_bytes_;
+        if (phase->bytes) (*phase->bytes)[plan.host] += data_.cached + kBatchesAhead * batch_bytes_;
     }
     plan.model = loaded_.model->describe();
     plan.phases = {std::move(cache), std::move(load), std::move(train), std::move(sample), std::move(save)};

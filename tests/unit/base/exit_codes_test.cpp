@@ -38,9 +38,10 @@ TEST(ExitCodes, OfDeviceErrors) {
     EXPECT_EQ(exit_code_of_device_error(lost), ExitCode::device_lost) << lost;
     EXPECT_NE(std::string(advice_for(exit_code_of_device_error(lost))), "");
   }
-  EXPECT_TRUE(says_out_of_memory(
-      "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 "
-      "bytes. Error code 12 (Cannot allocate memory)"));
+  EXPECT_TRUE(
+      says_out_of_memory("[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: "
+                         "you tried to allocate 9 "
+                         "bytes. Error code 12 (Cannot allocate memory)"));
   EXPECT_FALSE(says_out_of_memory("expected a tensor of 9 bytes"));
   EXPECT_EQ(exit_code_of_device_error(2), ExitCode::out_of_memory);
   EXPECT_EQ(exit_code_of_device_error(1), ExitCode::failed) << "an invalid value is a defect of ours";

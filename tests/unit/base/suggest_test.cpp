@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <base/printable.hpp>
+#include <base/utf8.hpp>
 #include <nlohmann/json.hpp>
 #include <trainer/sdk/names.hpp>
 

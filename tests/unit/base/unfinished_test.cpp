@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -67,21 +66,6 @@ TEST_F(Unfinished, ThoseOfProcessesThatAreGoneAreDeleted) {
   fs::create_directory_symlink(folder_ / "below", folder_ / "link");
   remove_unfinished(folder_ / "link");
   EXPECT_TRUE(fs::exists(folder_ / "below" / (".x.tmp-" + gone + "-0"))) << "others may write where a link leads";
-}
-
-TEST_F(Unfinished, InSharedFoldersOnlyOldOnesAreDeleted) {
-  const std::string gone = ended_process();
-  for (const char* name : {"latents/ab/.old.safetensors.tmp-1-0", "latents/ab/old.safetensors",
-                           "latents/ab/.other.tmp-1-0", "some/where/else/.old.safetensors.tmp-1-0"}) {
-    write(name);
-    fs::last_write_time(folder_ / name, fs::file_time_type::clock::now() - std::chrono::hours(25));
-  }
-  write("latents/cd/.new.safetensors.tmp-" + gone + "-0");
-  remove_unfinished(folder_, std::chrono::hours(24));
-  EXPECT_EQ(names(), (Names{"latents/ab/old.safetensors", "latents/cd/.new.safetensors.tmp-" + gone + "-0",
-                            "latents/ab/.other.tmp-1-0", "some/where/else/.old.safetensors.tmp-1-0"}))
-      << "others' stay";
-  remove_unfinished(folder_ / "nowhere", std::chrono::hours(24));
 }
 
 }  // namespace

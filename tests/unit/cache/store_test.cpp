@@ -47,6 +47,26 @@ TEST_F(StoreTest, NothingNonFiniteIsKept) {
   EXPECT_EQ(state(), "absent");
 }
 
+TEST_F(StoreTest, OnlyOldFilesOfKilledProcessesAreDeleted) {
+  namespace fs = std::filesystem;
+  const fs::path cache = store().folder();
+  const auto write = [&](const std::string& name, int hours) {
+    fs::create_directories((cache / name).parent_path());
+    write_file_atomically(cache / name, "half");
+    fs::last_write_time(cache / name, fs::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  const std::vector<std::string> kept = {"latents/ab/old.safetensors", "latents/ab/.other.tmp-1-0",
+                                         "some/where/else/.old.safetensors.tmp-1-0"};
+  for (const std::string& name : kept) write(name, 25);
+  write("latents/ab/.old.safetensors.tmp-1-0", 25);
+  write("latents/cd/.new.safetensors.tmp-1-0", 23);
+  store().remove_unfinished(std::chrono::hours(24));
+  EXPECT_FALSE(fs::exists(cache / "latents/ab/.old.safetensors.tmp-1-0"));
+  EXPECT_TRUE(fs::exists(cache / "latents/cd/.new.safetensors.tmp-1-0")) << "somebody may be writing it";
+  for (const std::string& name : kept) EXPECT_TRUE(fs::exists(cache / name)) << "of others: " << name;
+  Store(folder_ / "nowhere").remove_unfinished(std::chrono::hours(24));
+}
+
 TEST_F(StoreTest, DamageOfEveryKindIsFound) {
   store().save(kText, kKey, {{"embeds", at::arange(64, at::kFloat)}}, "a fox");
   const std::string good = read_file(file_, 1 << 20, "entry");

@@ -1,13 +1,11 @@
-#include <weights/safetensors_header.hpp>
+#include <base/utf8.hpp>
 
-#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
-namespace trainer::weights {
-namespace {
+namespace trainer {
 
-/// Length of the UTF-8 sequence at `at`, 0 when malformed (Unicode 15, table 3-7).
-std::size_t sequence_length(std::string_view text, std::size_t at) {
+std::size_t utf8_length(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t offset) -> unsigned {
     return at + offset < text.size() ? static_cast<unsigned char>(text[at + offset]) : 0u;
   };
@@ -26,12 +24,10 @@ std::size_t sequence_length(std::string_view text, std::size_t at) {
   return 0;
 }
 
-}  // namespace
-
 std::size_t invalid_utf8(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
-    if (at + 8 <= text.size()) {  // headers are nearly all ASCII: eight bytes at a time
+    if (at + 8 <= text.size()) {  // files are nearly all ASCII: eight bytes at a time
       uint64_t word;
       std::memcpy(&word, text.data() + at, sizeof word);
       if ((word & 0x8080808080808080u) == 0) {
@@ -39,22 +35,11 @@ std::size_t invalid_utf8(std::string_view text) {
         continue;
       }
     }
-    const std::size_t length = sequence_length(text, at);
+    const std::size_t length = utf8_length(text, at);
     if (length == 0) return at;
     at += length;
   }
   return std::string_view::npos;
 }
 
-TensorSize tensor_size(Dtype dtype, const std::vector<int64_t>& shape) {
-  uint64_t count = 1;
-  for (const int64_t dim : shape) {
-    if (__builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count)) return {0, "ST_OVERFLOW"};
-  }
-  uint64_t bits = 0;
-  if (__builtin_mul_overflow(count, static_cast<uint64_t>(dtype_bits(dtype)), &bits)) return {0, "ST_OVERFLOW"};
-  if (bits % 8 != 0) return {0, "ST_SUBBYTE"};
-  return {bits / 8, nullptr};
-}
-
-}  // namespace trainer::weights
+}  // namespace trainer

@@ -1,0 +1,26 @@
+#include <base/heap.hpp>
+
+#include <cstdlib>
+#include <limits>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+namespace trainer {
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  constexpr int kLargest = 32 << 20;  // with more mallopt refuses
+  mallopt(M_MMAP_THRESHOLD, kLargest);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
+}
+
+void return_freed_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+}  // namespace trainer

@@ -1,0 +1,14 @@
+/// @file What becomes of freed memory. A training step asks for the same blocks again and again; by default glibc gives
+/// large ones back to the system when they are freed, and every page of the next one costs a fault and is zeroed.
+#pragma once
+
+namespace trainer {
+
+/// Freed blocks of up to 32 MiB (glibc's limit) stay with the process, up to 2 GiB at the heap's end. For the process;
+/// no results depend on it. Where malloc is not glibc's it does nothing.
+void keep_freed_memory();
+
+/// Gives back what is free now; for the end of a phase whose memory the next does not need.
+void return_freed_memory();
+
+}  // namespace trainer
