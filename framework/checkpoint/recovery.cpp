@@ -112,19 +112,24 @@ std::optional<std::string> whole_state(const fs::path& folder) {
 
 namespace {
 
-/// Whether it holds a checkpoint, also one that was set aside.
-bool had_any(const fs::path& root) {
-  const std::vector<std::string> names = names_in(root);
-  return !steps_in(root).empty() || std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    return name.find(kBad) != std::string::npos;
-  });
+/// Names of checkpoints that earlier starts set aside.
+std::vector<std::string> set_aside_in(const fs::path& root) {
+  std::vector<std::string> names = names_in(root);
+  std::erase_if(names, [](const std::string& name) { return name.find(kBad) == std::string::npos; });
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
-[[noreturn]] void none_whole(const fs::path& root) {
-  throw Error(ExitCode::not_found,
-              root.string() +
-                  ": checkpoints exist, but none is whole. Look at the messages above; to start anew, "
-                  "choose another run.output or --resume never with an empty folder");
+/// With why, in `notes` from `first` on; these move into the error.
+[[noreturn]] void none_whole(const fs::path& root, const std::vector<std::string>& before,
+                             std::vector<std::string>& notes, std::size_t first) {
+  std::string text = root.string() +
+                     ": checkpoints exist, but none is whole. To start anew, choose another run.output or --resume "
+                     "never with an empty folder";
+  for (std::size_t i = first; i < notes.size(); ++i) text += "\n  " + notes[i];
+  for (const std::string& name : before) text += "\n  " + name + " was set aside by an earlier start";
+  notes.resize(first);
+  throw Error(ExitCode::not_found, text);
 }
 
 }  // namespace
@@ -140,6 +145,7 @@ std::vector<fs::path> newest_first(const std::vector<fs::path>& roots) {
 }
 
 std::optional<Choice> foretell_newest(const std::vector<fs::path>& roots, std::vector<std::string>& notes) {
+  const std::size_t first = notes.size();
   for (const fs::path& folder : newest_first(roots)) try {
       return Choice{folder, verify_folder(folder)};
     } catch (const Error& error) {
@@ -147,14 +153,17 @@ std::optional<Choice> foretell_newest(const std::vector<fs::path>& roots, std::v
       notes.emplace_back(error.what());
     }
   for (const fs::path& root : roots)
-    if (had_any(root)) none_whole(root);
+    if (const auto before = set_aside_in(root); !before.empty() || !steps_in(root).empty())
+      none_whole(root, before, notes, first);
   return {};
 }
 
 std::optional<fs::path> newest_whole(const fs::path& root, const std::function<void(const fs::path&)>& read,
                                      std::vector<std::string>& notes) {
   std::vector<int64_t> all = steps_in(root);
-  const bool ever = had_any(root);
+  const std::vector<std::string> before = set_aside_in(root);
+  const std::size_t first = notes.size();
+  const bool ever = !all.empty() || !before.empty();
   for (; !all.empty(); all.pop_back()) {
     const fs::path folder = root / step_name(all.back());
     try {
@@ -165,7 +174,7 @@ std::optional<fs::path> newest_whole(const fs::path& root, const std::function<v
       notes.push_back(std::string(error.what()) + "; set aside as " + set_aside(folder, error.code()));
     }
   }
-  if (ever) none_whole(root);
+  if (ever) none_whole(root, before, notes, first);
   return {};
 }
 

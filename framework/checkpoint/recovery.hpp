@@ -47,7 +47,8 @@ std::string set_aside(const std::filesystem::path& folder, const std::string& co
 
 /// Calls `read` with the folders of `root` from the newest step down until it takes one, and returns that. One that it
 /// refuses as bad_input is renamed to "<name>.bad-<code>" and reported in `notes`. nullopt when there never was a
-/// checkpoint; throws Error (not_found) when there are some but none is whole: never a silent restart.
+/// checkpoint; throws Error (not_found) with the reasons, which `notes` then lacks, when there are some
+/// but none is whole: never a silent restart.
 std::optional<std::filesystem::path> newest_whole(const std::filesystem::path& root,
                                                   const std::function<void(const std::filesystem::path&)>& read,
                                                   std::vector<std::string>& notes);

@@ -26,4 +26,21 @@ class Ema {
   at::Tensor updates_;  ///< int64 scalar
 };
 
+/// The averages stand in the model as long as this lives, also when what uses them throws.
+class Averaged {
+ public:
+  /// Borrowed; null: no averages, and nothing happens.
+  explicit Averaged(Ema* ema) : ema_(ema) {
+    if (ema_ != nullptr) ema_->swap();
+  }
+  ~Averaged() {
+    if (ema_ != nullptr) ema_->swap();
+  }
+  Averaged(const Averaged&) = delete;
+  Averaged& operator=(const Averaged&) = delete;
+
+ private:
+  Ema* ema_;
+};
+
 }  // namespace trainer::optim

@@ -21,32 +21,7 @@
 #include <cstdio>
 
 namespace trainer::train {
-namespace {
-
 namespace fs = std::filesystem;
-
-/// The averaged weights stand in the model as long as this lives, also when what uses them throws.
-class Averaged {
- public:
-  explicit Averaged(std::optional<optim::Ema>& ema) : ema_(ema) {
-    if (ema_) ema_->swap();
-  }
-  ~Averaged() {
-    if (ema_) ema_->swap();
-  }
-  Averaged(const Averaged&) = delete;
-  Averaged& operator=(const Averaged&) = delete;
-
- private:
-  std::optional<optim::Ema>& ema_;
-};
-
-/// Ends drawing at once, instead of minutes later; the run then saves and says how to go on.
-void stop_if_asked() {
-  if (checkpoint::stop_signal() != 0) throw Error(ExitCode::preempted, "stopped");
-}
-
-}  // namespace
 
 Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
     : assembly_(assembly),
@@ -105,7 +80,7 @@ void Run::prepare() {
   if (recipe_.memory.budget == 0) assembly_.load_model(ModelUse::inspect);
   prepared_ = phases_.during("cache", [&] { return train::prepare(assembly_, console_, ranks_); });
   if (ranks_.writer()) lock_->require_mine();  // encoding takes hours, and what follows writes into the folder
-  return_freed_memory();  // of the encoders
+  return_freed_memory();                       // of the encoders
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();
@@ -234,9 +209,7 @@ at::Device Run::device() const { return assembly_.devices().front(); }
 int64_t Run::steps_done() const { return trainer_->steps_done(); }
 
 bool Run::train() {
-  const recipe::Sample& sample = recipe_.sample;
-  if (steps_done() < recipe_.run.steps && is_validated(steps_done())) validate();
-  if (steps_done() == 0 && sample.before) draw_samples("before");
+  if (steps_done() < recipe_.run.steps) make_up();
   record_.begin();
   steps_.emplace(assembly_.devices(), loaded_.placement, loaded_.trained);
   stop_ = ranks_.first(checkpoint::stop_signal());
@@ -280,13 +253,17 @@ bool Run::after_step(const StepReport& report) {
 }
 
 void Run::between_steps(int64_t step) {
-  if (is_saved(step)) save_on_the_way();
+  if (is_saved(step))
+    save_on_the_way([this] {
+      save_checkpoint(Save::on_the_way);
+      export_weights();
+    });
   if (is_validated(step)) {
     validate();
     stop_ = ranks_.first(checkpoint::stop_signal());  // so that the run goes on here, and measures again
     if (stop_.rank >= 0) return;
   }
-  if (recipe_.sample.every > 0 && step % recipe_.sample.every == 0) {
+  if (is_sampled(step)) {
     draw_samples("step " + std::to_string(step));
     stop_ = ranks_.first(checkpoint::stop_signal());
   }
@@ -296,10 +273,6 @@ void Run::tell(const std::string& profile) {
   if (profile.empty()) return;
   console_.clear();
   log_info(profile);
-}
-
-bool Run::is_saved(int64_t step) const {
-  return step >= recipe_.run.steps || (recipe_.checkpoint.every > 0 && step % recipe_.checkpoint.every == 0);
 }
 
 bool Run::is_validated(int64_t step) const {
@@ -312,7 +285,7 @@ void Run::validate() {
   if (!ranks_.from_writer(holds_step(record_.validations(), steps_done()) ? "measured" : "").empty()) return;
   const distributed::LongWork work(ranks_, "validating", distributed::LongWork::When::all_live);
   console_.clear();
-  const Averaged averaged(ema_);
+  const optim::Averaged averaged(ema_ ? &*ema_ : nullptr);
   ValidationParts parts{*loaded_.model, *objective_, loaded_.memory, loaded_.placement, *prepared_.validation};
   parts.timesteps = recipe_.validation.timesteps;
   parts.seed = static_cast<uint64_t>(recipe_.validation.seed);
@@ -328,132 +301,6 @@ void Run::validate() {
   record_.validation(steps_done(), *result);
   console_.clear();
   log_info("validation loss at " + step + ": " + std::to_string(result->loss));
-}
-
-void Run::save_on_the_way() {
-  try {
-    save_checkpoint(Save::on_the_way);
-    export_weights();
-  } catch (const Error& error) {
-    if (error.exit_code() != ExitCode::io) throw;
-    // A full disk may have room again at the next save; nothing that was saved before is lost.
-    warn("step " + std::to_string(steps_done()) + " is not completely saved, training goes on: " + error.what());
-  }
-}
-
-void Run::draw_samples(const std::string& title) {
-  if (!ranks_.writer() || prepared_.samples.prompts.empty()) return;
-  const distributed::LongWork work(ranks_, "drawing samples", distributed::LongWork::When::all_live);
-  console_.clear();
-  const Averaged averaged(ema_);
-  try {
-    lock_->require_mine();
-    const auto progress = [&](int64_t done, int64_t total) {
-      console_.phase(done, total, "samples " + title);
-      ranks_.progress("drawing samples, " + std::to_string(done) + " of " + std::to_string(total));
-      ranks_.check();
-    };
-    const Pictures pictures = phases_.during("sample", [&] {
-      return draw(loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); }, {progress, stop_if_asked});
-    });
-    samples_.save(steps_done(), prepared_.samples, pictures);
-    std::vector<std::pair<std::string, Pictures>> columns;
-    if (Pictures before = samples_.load(0, prepared_.samples); steps_done() > 0 && !before.empty())
-      columns.emplace_back("before", std::move(before));
-    columns.emplace_back(title, pictures);
-    last_grid_ = write_grid(grid_file(), prepared_.samples, columns);
-  } catch (const c10::Error& error) {  // a picture that cannot be drawn is no reason to lose a run
-    log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what_without_backtrace());
-  } catch (const Error& error) {
-    ranks_.check();  // nor is it one to go on without the others
-    if (error.exit_code() == ExitCode::locked) throw;
-    log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what());
-  }
-}
-
-checkpoint::Content Run::state() {
-  Progress progress;
-  progress.step = steps_done();
-  progress.threads = at::get_num_threads();
-  progress.loss = record_.loss();
-  progress.recipe = recipe::to_toml(recipe_);
-  return capture(live(), progress);
-}
-
-void Run::save_checkpoint(Save when) {
-  if (!ranks_.writer()) return;
-  const distributed::LongWork work(ranks_, "saving", distributed::LongWork::When::always);
-  const auto note = [this](const std::string& problem) {
-    warn("the checkpoint of step " + std::to_string(steps_done()) + " is not saved yet: " + problem);
-  };
-  checkpoint::Patience patience;
-  patience.room = std::chrono::seconds(recipe_.checkpoint.final_save_wait);
-  try {
-    last_checkpoint_ = phases_.during("save", [&] {
-      return places_->save(
-          steps_done(), [this] { return state(); }, fingerprints(), when == Save::at_the_end, patience, note);
-    });
-  } catch (const Error& error) {
-    if (error.exit_code() != ExitCode::io || when == Save::on_the_way) throw;
-    std::string text = error.what();
-    if (!last_checkpoint_.empty())
-      text += "\n  The newest checkpoint is " + last_checkpoint_.string() + "; the same command goes on from there.";
-    throw Error(ExitCode::io, text + export_at_least(), error.code());
-  }
-  try {
-    places_->rotate({recipe_.checkpoint.keep, recipe_.checkpoint.keep_every});
-  } catch (const Error& error) {  // too many checkpoints are no reason to end a run
-    if (error.exit_code() == ExitCode::locked) throw;
-    warn(std::string("older checkpoints stay: ") + error.what());
-  }
-}
-
-fs::path Run::export_file() const {
-  const fs::path folder = folder_ / (loaded_.adapter ? "lora" : "model");
-  make_folders(folder);
-  return folder / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".safetensors");
-}
-
-fs::path Run::grid_file() const {
-  return folder_ / "samples" / (recipe_.run.name + "-" + std::to_string(steps_done()) + ".png");
-}
-
-void Run::export_weights() {
-  if (!ranks_.writer()) return;
-  const distributed::LongWork work(ranks_, "exporting", distributed::LongWork::When::always);
-  lock_->require_mine();
-  const Averaged averaged(ema_);
-  last_export_ = phases_.during("save", [&] { return export_trained(loaded_, export_file(), steps_done()); });
-}
-
-std::string Run::export_at_least() {
-  if (steps_done() == first_step_) return {};
-  try {
-    lock_->require_mine();
-    const Averaged averaged(ema_);
-    const fs::path file = export_trained(loaded_, export_file(), steps_done());
-    return "\n  The result of step " + std::to_string(steps_done()) + " is written: " + file.string();
-  } catch (const Error&) {  // that does not fit either; what stands in the way is told
-    return {};
-  }
-}
-
-void Run::finish() {
-  save_checkpoint(Save::at_the_end);
-  if (is_validated(steps_done())) validate();
-  if (!ranks_.writer()) return;
-  places_->release_reserve();  // room for the export, too
-  if (attempts_) attempts_->ended_well();
-  // The same command again after the last step makes only what is missing.
-  const bool trained = steps_done() > first_step_;
-  last_export_ = export_file();
-  if (trained || !fs::exists(last_export_)) export_weights();
-  const bool drawn = !trained && fs::exists(grid_file()) && !samples_.load(steps_done(), prepared_.samples).empty();
-  if (drawn)
-    last_grid_ = grid_file();
-  else if (recipe_.sample.after)
-    draw_samples("after");
-  print_results();
 }
 
 }  // namespace trainer::train

@@ -19,6 +19,7 @@
 #include <train/tested_steps.hpp>
 #include <train/trainer.hpp>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -34,8 +35,9 @@ class Run {
   /// Trains to the recipe's last step, with samples and checkpoints on the way. Returns false when a signal stopped it;
   /// the state is then saved.
   bool train();
-  /// Samples after training, the final checkpoint and the export; prints where everything is.
-  void finish();
+  /// Samples after training, the final checkpoint and the export; prints where everything is. Returns false when a
+  /// signal came meanwhile: the same command makes what is missing.
+  bool finish();
 
  private:
   /// Throws Error (bad_recipe) when another recipe made what is in the folder, (not_found) when its newest checkpoint
@@ -79,8 +81,14 @@ class Run {
   /// A save at the end waits for room on a full disk; one on the way fails, and training goes on. Of the writer alone.
   void save_checkpoint(Save when);
   [[nodiscard]] bool is_saved(int64_t step) const;
-  void save_on_the_way();
+  [[nodiscard]] bool is_sampled(int64_t step) const;
+  /// Before the last step a disk that does not take it is told, and the run goes on.
+  void save_on_the_way(const std::function<void()>& save);
   void export_weights();
+  /// Before the first step: what a run that was stopped or killed at this step did not get to.
+  void make_up();
+  /// After the last step, of the writer.
+  void leave_results();
   /// What is trained when its checkpoint has no room: a result is several times smaller. In words; empty without room.
   std::string export_at_least();
   std::filesystem::path export_file() const;

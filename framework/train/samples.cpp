@@ -1,6 +1,7 @@
 #include <ATen/ops/from_blob.h>
 #include <base/files.hpp>
 #include <base/heartbeat.hpp>
+#include <base/log.hpp>
 #include <base/unfinished.hpp>
 #include <data/image.hpp>
 #include <nlohmann/json.hpp>
@@ -109,6 +110,15 @@ void SampleFolder::remove_unfinished() const {
 }
 
 Pictures SampleFolder::load(int64_t step, const SamplePlan& plan) const {
+  try {
+    return read(step, plan);
+  } catch (const Error& error) {  // pictures are no reason to end a run
+    log_warning("the samples of step " + std::to_string(step) + " cannot be used: " + error.what());
+    return {};
+  }
+}
+
+Pictures SampleFolder::read(int64_t step, const SamplePlan& plan) const {
   const std::filesystem::path about = step_folder(step) / kDescription;
   if (!std::filesystem::exists(about) || read_file(about, 1 << 20, "samples") != description(plan)) return {};
   Pictures pictures(plan.prompts.size());

@@ -39,13 +39,15 @@ class SampleFolder {
  public:
   explicit SampleFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
   void save(int64_t step, const SamplePlan& plan, const Pictures& pictures) const;
-  /// The pictures of a step, empty when they are not all there or show something else than `plan`.
+  /// The pictures of a step, empty when they are not all there, with a warning when they cannot be read, or show
+  /// something else than `plan`.
   [[nodiscard]] Pictures load(int64_t step, const SamplePlan& plan) const;
   /// Deletes what a killed run left half-written there (base/unfinished.hpp). A folder that is a link is left alone.
   void remove_unfinished() const;
   [[nodiscard]] std::filesystem::path file(int64_t step, std::size_t prompt, int64_t seed) const;
 
  private:
+  [[nodiscard]] Pictures read(int64_t step, const SamplePlan& plan) const;
   [[nodiscard]] std::filesystem::path step_folder(int64_t step) const;
   std::filesystem::path folder_;
 };

@@ -311,8 +311,9 @@ class Changed(RunCase):
 
     def test_no_whole_checkpoint(self):
         (self.run_folder / "ckpt/step-0000000002/MANIFEST.json").write_text("{}")
-        for run in (self.check, self.again) * 2:  # never a silent restart, the second time neither
-            run(NOT_FOUND, ["none is whole"], run__steps=4)
+        why, aside = "step-0000000002/MANIFEST.json", "step-0000000002.bad-CKPT_"
+        for run, text in ((self.check, why), (self.again, why), (self.check, aside), (self.again, aside)):
+            run(NOT_FOUND, ["none is whole", text], run__steps=4)  # never a silent restart, the second time neither
 
     def refused(self, texts, **more):
         """`run` and `check` miss a checkpoint; nothing of the run changes."""

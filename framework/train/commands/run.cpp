@@ -66,8 +66,7 @@ int command_run(const Request& asked) {
     Run run(*assembly, member.request, ranks);
     run.prepare();
     if (!run.train()) return;
-    run.finish();
-    end = ExitCode::done;
+    if (run.finish()) end = ExitCode::done;
   });
   return static_cast<int>(end);
 }
