@@ -6,13 +6,10 @@
 #include <base/heap.hpp>
 #include <base/log.hpp>
 #include <base/unfinished.hpp>
-#include <base/units.hpp>
 #include <checkpoint/committed.hpp>
-#include <checkpoint/patience.hpp>
 #include <checkpoint/signals.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
-#include <train/artifacts/export.hpp>
 #include <train/artifacts/identities.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
@@ -247,8 +244,9 @@ bool Run::after_step(const StepReport& report) {
     log_info("stopping after one more step, in which what the recompute leaves out is tested again");
   }
   steps_->begin_step();
-  // Of a validation, too, since a signal may come in it.
-  if (stopped || is_saved(step + 1) || is_validated(step + 1)) tested_.test_next(trainer_->recompute_state());
+  // Of a validation and of pictures, too, since a signal may come in them.
+  const bool may_end = is_saved(step + 1) || is_validated(step + 1) || is_sampled(step + 1);
+  if (stopped || may_end) tested_.test_next(trainer_->recompute_state());
   return true;
 }
 

@@ -1,6 +1,7 @@
 """What the tests of interrupted runs share: a run that is stopped or killed on the way, and its result against that of
 an undisturbed one."""
 
+import hashlib
 import random
 import re
 import signal
@@ -23,12 +24,12 @@ class InterruptedCase(RunCase):
         return self.write("full.toml", text)
 
     def result(self, run):
-        """Bytes of the export and of the last checkpoint, and what was logged."""
-        export = next(run.glob(f"*/*-{STEPS}.safetensors"))
-        state = run / f"ckpt/step-{STEPS:010}/rank-00000.safetensors"
+        """Every export and picture, the last checkpoint, and what was logged."""
+        files = [path for folder in ("lora", "model", "samples") for path in run.glob(f"{folder}/**/*") if path.is_file()]
+        files.append(run / f"ckpt/step-{STEPS:010}/rank-00000.safetensors")
+        self.assertTrue([path for path in files if path.name.endswith(f"-{STEPS}.safetensors")], files)
         return (
-            export.read_bytes(),
-            state.read_bytes(),
+            {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
             [(line["step"], line["loss"], line["loss_smoothed"]) for line in log_lines(run)],
         )
 
@@ -61,18 +62,22 @@ class InterruptedCase(RunCase):
         self.assertEqual(self.result(run), expected)
 
     def assert_same_after_kills(self, kills, **more):
+        saved = {"checkpoint__every": 4}
+        if "recipe" not in more:  # that one has no prompts
+            saved |= {"sample__prompts": '["a"]', "sample__every": 4, "sample__steps": 2}
+        more = {**saved, **more}
         expected = self.reference(**more)
         run, seed = self.folder / "run", random.randrange(1 << 30)
         print(f"seed {seed}", end=" ", flush=True)
         chance = random.Random(seed)
         for _ in range(kills):
-            process = self.start(*self.arguments(run, run__steps=STEPS, checkpoint__every=4, **more))
+            process = self.start(*self.arguments(run, run__steps=STEPS, **more))
             begun = len(log_lines(run)) if (run / "log.jsonl").exists() else 0
             self.wait_for_steps(process, run, min(begun + 1, STEPS - 4))
             time.sleep(chance.uniform(0, 0.4))
             process.kill()
             process.wait()
-        self.train(run, run__steps=STEPS, checkpoint__every=4, **more)
+        self.train(run, run__steps=STEPS, **more)
         self.assertEqual(self.result(run), expected)
         print(f"{kills} kills, every file as if there had been none", end=" ", flush=True)
         self.assertFalse([path for path in run.rglob(".t*") if path.name.startswith((".tmp", ".trash"))])

@@ -271,7 +271,12 @@ TEST_F(StoreTest, NothingWholeIsAnErrorAndStaysOne) {
       FAIL() << "a silent restart";
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::not_found);
-      EXPECT_NE(std::string(error.what()).find("checkpoints exist, but none is whole"), std::string::npos);
+      const std::string text = error.what();
+      EXPECT_NE(text.find("checkpoints exist, but none is whole"), std::string::npos);
+      EXPECT_NE(text.find(attempt == 0 ? "step-0000000001/MANIFEST.json" : "step-0000000001.bad-CKPT_"),
+                std::string::npos)
+          << text;
+      EXPECT_TRUE(notes_.empty()) << "told once";
     }
   }
 }
