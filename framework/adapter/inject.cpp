@@ -5,13 +5,42 @@
 #include <base/rng.hpp>
 #include <trainer/sdk/names.hpp>
 
+#include <set>
+
 namespace trainer::adapter {
 namespace {
+
+constexpr std::size_t kNamed = 8;  ///< layers in one message
 
 uint64_t key_of(const std::string& name) { return std::stoull(xxh128(name).substr(0, 16), nullptr, 16); }
 
 std::span<float> floats(at::Tensor& tensor) {
   return {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+/// Throws Error (bad_recipe) unless each of `names`, the layers of a file, is chosen.
+void require_chosen(std::span<const std::string> names, std::span<const Linear> chosen) {
+  std::set<std::string> targets;
+  for (const Linear& layer : chosen) targets.insert(layer.name());
+  std::string listed;
+  std::size_t left = 0;
+  for (const std::string& name : names)
+    if (!targets.contains(name) && ++left <= kNamed) listed += (left > 1 ? ", " : "") + quote_name(name);
+  if (left == 0) return;
+  if (left > kNamed) listed += " and " + std::to_string(left - kNamed) + " more";
+  throw Error(ExitCode::bad_recipe,
+              "adapter.targets: " + std::to_string(left) + " of the " + std::to_string(names.size()) +
+                  " layers in the file of adapter.path are no target, and what it holds for them would be lost: " +
+                  listed + "; leave targets out to train the file's layers");
+}
+
+std::vector<Linear> chosen_by(const std::vector<std::string>& patterns, Model& model, std::span<const Linear> layers) {
+  if (patterns != std::vector<std::string>{"*"}) return select(layers, patterns);
+  std::vector<Linear> chosen;
+  for (const Block* block : model.blocks())
+    for (const Linear& linear : block->info().linears)
+      if (!linear.state().spared) chosen.push_back(linear);
+  return chosen;
 }
 
 }  // namespace
@@ -44,11 +73,8 @@ std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::
 std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers) {
   std::vector<std::string> patterns = adapter.targets();
   if (patterns.empty()) patterns = model.default_targets();
-  if (patterns != std::vector<std::string>{"*"}) return select(layers, patterns);
-  std::vector<Linear> chosen;
-  for (const Block* block : model.blocks())
-    for (const Linear& linear : block->info().linears)
-      if (!linear.state().spared) chosen.push_back(linear);
+  std::vector<Linear> chosen = chosen_by(patterns, model, layers);
+  if (const auto* from = dynamic_cast<const FromFile*>(&adapter)) require_chosen(from->layers_of_file(), chosen);
   return chosen;
 }
 

@@ -18,8 +18,17 @@ bool matches(std::string_view pattern, std::string_view name);
 /// (bad_recipe) for a pattern that matches nothing, with near names.
 std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::string> patterns);
 
+/// An adapter whose values come from a file: what it holds for a layer that is no target would be left out of training
+/// and export.
+class FromFile {
+ public:
+  virtual ~FromFile() = default;
+  [[nodiscard]] virtual std::vector<std::string> layers_of_file() const = 0;  ///< empty: there is no file
+};
+
 /// The layers that an adapter trains: its own patterns, or the model's default ones. A lone "*" (targets = "all") means
-/// every linear layer of the blocks: embedders, shared modulation and the final projection must be named.
+/// every linear layer of the blocks: embedders, shared modulation and the final projection must be named. Throws Error
+/// (bad_recipe) naming the layers of a FromFile's file that are not among them, and as `select` does.
 std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers);
 
 /// Attaches the adapter to `layers` and returns its trained parameters in order. Initial values are keyed by (seed,

@@ -1,5 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros.h>
+#include <adapter/inject.hpp>
 #include <adapter/lora.hpp>
 #include <recipe/schema.hpp>
 #include <trainer/sdk/low_rank.hpp>
@@ -35,7 +36,7 @@ class LoraLayerAdapter final : public LowRankAdapter {
   double scale_;
 };
 
-class Lora final : public Adapter {
+class Lora final : public Adapter, public FromFile {
  public:
   explicit Lora(const Options& options)
       : rank_given_(options.has("rank")),
@@ -75,6 +76,11 @@ class Lora final : public Adapter {
                                               alpha_ / static_cast<double>(rank_));
   }
   std::vector<std::string> targets() const override { return targets_; }
+  std::vector<std::string> layers_of_file() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, layer] : first_) names.push_back(name);
+    return names;
+  }
 
   /// alpha / rank is folded into B, so that readers that know no alpha apply the right strength.
   NamedTensors export_layer(const LinearState& state) const override {

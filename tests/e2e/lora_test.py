@@ -174,6 +174,12 @@ class StartFrom(LoraCase):
         self.start_from(lora, run, "adapter.rank=8", code=BAD_RECIPE, texts=["adapter.rank: the recipe says 8", "has 4"])
         self.start_from(lora, run, "adapter.alpha=2", code=BAD_RECIPE, texts=["adapter.alpha: the recipe says 2", "has 4"])
         self.start_from(lora, run, 'adapter.targets="all"', code=BAD_RECIPE, texts=["adapter.targets", "no matrices for"])
+        narrower = 'adapter.targets=["attn.to_q"]'
+        texts = ["adapter.targets: ", "layers in the file", "are no target", '"single_transformer_blocks.0.attn.to_out", ', " more; leave targets out"]
+        self.start_from(lora, run, narrower, code=BAD_RECIPE, texts=texts)
+        self.expect(BAD_RECIPE, texts, "check", self.recipe(),
+                    *settings(f'adapter.path="{lora}"', 'adapter.init="file"', narrower, cache__folder=self.cache,
+                              run__output=run))  # fmt: skip
         self.train(run, 'adapter.init="file"', code=BAD_RECIPE, texts=["needs adapter.path"])
         self.train(run, f'adapter.path="{lora}"', code=BAD_RECIPE, texts=['only used with adapter.init = "file"'])
 
