@@ -27,7 +27,7 @@ struct LoraFile {
 /// Whether any tensor of the file is named like a part of a LoRA (or of its relatives: LoKr, LoHa, DoRA).
 bool is_lora(const weights::TensorFile& file);
 
-/// Whether every tensor is named like a part of a LoRA on a layer of the family; nothing is read.
+/// Whether most tensors are named like a part of a LoRA on a layer of the family; nothing is read.
 bool knows_names(const LoraFamily& family, const weights::TensorFile& file);
 
 /// The family of a model component that has none: canonical names without a prefix.
