@@ -1,8 +1,10 @@
 /// @file The front: command line and recipe checking, without LibTorch. Commands that need it call the engine.
+#include <signal.h>
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <base/printable.hpp>
 #include <cli/commands.hpp>
+#include <cli/standard_streams.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
 
@@ -62,12 +64,14 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  trainer::cli::open_closed_streams();
+  ::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files becomes a write error, which names the file
   const auto report = [](ExitCode code, const char* message) {
     std::fprintf(stderr, "error: %s\n", trainer::printable_lines(message).c_str());
     return static_cast<int>(code);
   };
   try {
-    return run(argc, argv);
+    return trainer::cli::after_output(run(argc, argv));
   } catch (const trainer::Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {
