@@ -17,7 +17,7 @@ const std::vector<Field<Run>>& run_fields() {
       field(&Run::seed, {.key = "seed",
                          .min = 0,
                          .help = "Every random number of the run is a function of it: equal seeds give equal runs."}),
-      field(&Run::steps, {.key = "steps", .min = 1, .unit = "steps", .help = "Optimizer steps."}),
+      field(&Run::steps, {.key = "steps", .min = 1, .max = 1'000'000'000, .unit = "steps", .help = "Optimizer steps."}),
   };
   return fields;
 }

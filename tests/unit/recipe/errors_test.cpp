@@ -37,7 +37,7 @@ const Case kCases[] = {
     {"[train]\nbatch_size = 8.5\nmicro_batch_size = 2\n",
      R"(recipe.toml:10:14: train.batch_size: expected an integer, found 8.5)"},
     {"[run]\nsteps = 0\n[optimizer]\nschedule.warmup_steps = 2000\n",
-     R"(recipe.toml:10:9: run.steps: 0 is out of range, expected at least 1)"},
+     R"(recipe.toml:10:9: run.steps: 0 is out of range, expected 1 to 1000000000)"},
     {"[run]\nname = 3\n", R"(recipe.toml:10:8: run.name: expected a string, found 3)"},
     {"[run]\nname = 2020-01-01\n", R"(recipe.toml:10:8: run.name: expected a string, found a date or time)"},
     {"[sample]\nbefore = 1\n", R"(recipe.toml:10:10: sample.before: expected true or false, found 1)"},
@@ -53,7 +53,7 @@ const Case kCases[] = {
      R"(recipe.toml:10:11: adapter.targets: expected a string or a list of strings, found 1)"},
     {"[adapter]\nkind = 1\n", R"(recipe.toml:10:8: adapter.kind: expected a string, found 1)"},
     // ranges
-    {"[run]\nsteps = 0\n", R"(recipe.toml:10:9: run.steps: 0 is out of range, expected at least 1)"},
+    {"[run]\nsteps = 0\n", R"(recipe.toml:10:9: run.steps: 0 is out of range, expected 1 to 1000000000)"},
     {"[run]\nseed = -1\n", R"(recipe.toml:10:8: run.seed: -1 is out of range, expected at least 0)"},
     {"[optimizer]\nlr = 0\n", R"(recipe.toml:10:6: optimizer.lr: 0 is out of range, expected above 0, at most 1000)"},
     {"[optimizer]\nlr = nan\n", R"(recipe.toml:10:6: optimizer.lr: expected a finite number, found nan)"},
@@ -212,7 +212,7 @@ TEST_F(RecipeTest, AllMistakesAreReportedInOrder) {
       "recipe.toml:1:1: missing key \"autoencoder.path\": Weights of the autoencoder: a folder or a single file.\n"
       "recipe.toml:1:1: data: expected at least one [[data]] table, there is none\n"
       "recipe.toml:2:8: checkpoint.keep: -1 is out of range, expected at least 0\n"
-      "recipe.toml:4:9: run.steps: 0 is out of range, expected at least 1\n"
+      "recipe.toml:4:9: run.steps: 0 is out of range, expected 1 to 1000000000\n"
       "recipe.toml:5:1: unknown key \"run.sead\" (did you mean \"run.seed\"?)\n"
       "recipe.toml:7:8: model.kind: there is no model \"flux3\" (did you mean \"flux2\"?); available: flux2\n"
       "--set train.batch_size=0: train.batch_size: 0 is out of range, expected 1 to 1000000\n"
