@@ -23,16 +23,26 @@ std::optional<std::string> text_in(const std::string& json, const char* key) {
   return it->get<std::string>();
 }
 
+/// Throws Error (bad_input) for what is no id. It becomes part of file names.
+std::string checked_id(const std::optional<std::string>& id, const fs::path& file) {
+  if (!id || id->empty() || id->size() > 64 || id->find_first_not_of("0123456789abcdef") != std::string::npos)
+    throw Error(ExitCode::bad_input, file.string() + ": damaged; delete this file to let the run go on with a new id");
+  return *id;
+}
+
 }  // namespace
 
 std::optional<std::string> stored_run_id(const fs::path& run_folder) {
   const fs::path file = run_folder / "run.json";
   if (type_of(file) == fs::file_type::not_found) return {};
-  std::optional<std::string> id = text_in(read_file(file, kSmallLimit, "run.json"), "run_id");
-  // It becomes part of file names.
-  if (!id || id->empty() || id->size() > 64 || id->find_first_not_of("0123456789abcdef") != std::string::npos)
-    throw Error(ExitCode::bad_input, file.string() + ": damaged; delete this file to let the run go on with a new id");
-  return id;
+  const std::optional<std::string> noted = text_in(read_file(file, kSmallLimit, "run.json"), "run_id");
+  try {
+    return checked_id(noted, file);
+  } catch (const Error&) {  // with a new id its checkpoints would be another run's
+    for (const fs::path& folder : newest_first({run_folder / "ckpt"}))
+      if (const std::optional<Manifest> manifest = whole_manifest(folder)) return checked_id(manifest->run_id, file);
+    throw;
+  }
 }
 
 std::optional<std::string> recipe_in(const fs::path& checkpoint) {

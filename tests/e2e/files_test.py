@@ -59,13 +59,16 @@ class Nested(RunCase):
         note = run / "run.json"
         whole = json.loads(note.read_text())
         note.write_text(json.dumps({**whole, "strangers": 0}).replace('"strangers": 0', f'"strangers": {DEEP}'))
+        (run / "ckpt").rename(run / "elsewhere")
         for command in ("run", "check"):
             self.expect(BAD_INPUT, ["run.json", "damaged"], command, *self.arguments(run, run__steps=2)[1:])
-        note.write_text(json.dumps(whole))
+        (run / "elsewhere").rename(run / "ckpt")  # whose manifests have the id
+        self.expect(0, "goes on after step 1", "check", *self.arguments(run, run__steps=2)[1:])
         (run / "attempts.json").write_text('{"from": ' + "[" * 30_000 + "]" * 30_000 + "}")
         (run / "proof.json").write_text(f'{{"subject": {DEEP}}}')
         (run / "plan.json").write_text(f'{{"budget": {DEEP}}}')
-        self.train(run, run__steps=2)
+        self.train(run, run__steps=2, texts="going on after step 1")
+        self.assertEqual(json.loads(note.read_text())["run_id"], whole["run_id"])
         budget = {"memory__strategies": "[]", "memory__budget": "100GB", "run__steps": 3}
         self.train(run, **budget)  # only what packs the weights counts, and stands in the checkpoint
         checkpoint = max((run / "ckpt").iterdir())
@@ -308,6 +311,12 @@ class Inspect(RunCase):
         write_safetensors(self.folder / "c.safetensors", peft, data + bytes(4))
         os.mkfifo(self.folder / "adapter_config.json")
         self.assertEqual(self.inspect(self.folder / "c.safetensors")["what"], "damaged or unsupported LoRA for FLUX.2")
+        one_more = {**header, "lora_te.to_q.alpha": header[f"{LAYER}.alpha"]}
+        one_more["lora_te.to_q.alpha"] = {**header[f"{LAYER}.alpha"], "data_offsets": [len(data) + 4, len(data) + 8]}
+        write_safetensors(self.folder / "e.safetensors", one_more, data + struct.pack("<2f", 2, 2))
+        report = self.inspect(self.folder / "e.safetensors")
+        self.assertEqual(report["what"], "damaged or unsupported LoRA for FLUX.2")
+        self.assertIn("lora_te.to_q.alpha", report["problem"])
         other = {name.replace("to_q", "to_x"): entry for name, entry in header.items()}
         write_safetensors(self.folder / "d.safetensors", other, data + bytes(4))
         self.assertEqual(self.inspect(self.folder / "d.safetensors")["what"], unknown)

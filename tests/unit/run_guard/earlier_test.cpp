@@ -58,6 +58,13 @@ TEST_F(Earlier, TheIdOfARun) {
        {"", "{", "[]", "{}", R"({"run_id": 3})", R"({"run_id": ""})", R"({"run_id": "../../x"})"}) {
     write("run.json", damaged);
     EXPECT_THROW(stored_run_id(folder_), Error) << damaged;
+    const std::string older = checkpoint(2, "{}"), newer = checkpoint(4, "{}");
+    EXPECT_EQ(stored_run_id(folder_), "ab") << "that of its checkpoints, which deleting the file would lose";
+    write(newer + "/" + kManifestName, "damaged");
+    EXPECT_EQ(stored_run_id(folder_), "ab") << "of one that is whole";
+    fs::remove_all(folder_ / older);
+    EXPECT_THROW(stored_run_id(folder_), Error) << damaged;
+    fs::remove_all(folder_ / "ckpt");
   }
   for (const std::size_t digits : {std::size_t{64}, std::size_t{65}}) {
     write("run.json", R"({"run_id": ")" + std::string(digits, 'a') + "\"}");
