@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <base/files.hpp>
 #include <base/hash.hpp>
+#include <base/log.hpp>
 #include <cache/dataset.hpp>
 #include <checkpoint/signals.hpp>
 #include <data/holdout.hpp>
@@ -17,6 +18,8 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <optional>
+#include <set>
 
 namespace trainer::train {
 namespace {
@@ -233,6 +236,43 @@ std::map<std::string, std::string> identities_of_data(Assembly& assembly, const 
           {"encoders", identity_of(encoders_of(assembly))}};
 }
 
+std::string warning_of(const recipe::Recipe& recipe, const data::Dataset& dataset) {
+  const bool wanted = recipe.train.caption_dropout < 1 && !dataset.samples.empty();
+  if (!wanted || std::any_of(dataset.samples.begin(), dataset.samples.end(),
+                             [](const data::Sample& sample) { return !sample.caption.empty(); }))
+    return {};
+  return "all captions are empty: what is trained answers to no prompt; write captions, or give one for all as "
+         "data.caption or data.trigger";
+}
+
+Uncached uncached(Assembly& assembly, const data::Dataset& dataset) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  const cache::Store store(recipe.cache.folder);
+  std::optional<cache::Encoders> encoders;
+  try {
+    encoders = encoders_of(assembly);
+  } catch (const Error&) {  // what is wrong with them is told elsewhere
+  }
+  std::set<std::string> latents, texts;
+  const auto add = [&](std::set<std::string>& missing, std::string_view kind, const std::string& key) {
+    if (!encoders || store.check(kind, key, /*whole=*/false).kind != cache::Store::State::Kind::present)
+      missing.insert(key);
+  };
+  const cache::EncoderIdentity none;
+  const auto add_text = [&](const std::string& caption) {
+    add(texts, cache::kText, cache::text_key(encoders ? encoders->text_encoder : none, caption));
+  };
+  add_text("");
+  for (const std::string& prompt : sample_texts(recipe, recipe.sample.prompts)) add_text(prompt);
+  for (const data::Sample& sample : dataset.samples) {
+    add_text(sample.caption);
+    if (sample.is_picture())
+      add(latents, cache::kLatents,
+          cache::latents_key(encoders ? encoders->autoencoder : none, sample.content, sample.bucket));
+  }
+  return {latents.size(), texts.size()};
+}
+
 Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
   const recipe::Recipe& recipe = assembly.recipe();
@@ -242,6 +282,7 @@ Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Gro
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
   ranks.require_same("the data set", identity_of(dataset));
+  if (const std::string warning = warning_of(recipe, dataset); !warning.empty()) log_warning(warning);
   const cache::Encoders encoders = encoders_of(assembly);
   cache::Built built = cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders,
                                     build_options(console, ranks));

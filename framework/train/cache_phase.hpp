@@ -8,6 +8,7 @@
 #include <train/batch_source.hpp>
 #include <train/samples.hpp>
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,6 +31,16 @@ struct Prepared {
 
 /// What a checkpoint of a run on `dataset`, as it is scanned, would hold as "data" and "encoders".
 std::map<std::string, std::string> identities_of_data(Assembly& assembly, const data::Dataset& dataset);
+
+/// What is worth a warning about the data: "" or that no sample has a caption though not all are to be dropped.
+std::string warning_of(const recipe::Recipe& recipe, const data::Dataset& dataset);
+
+/// Distinct entries that the cache phase would make. What cannot be known, as when an encoder's files are missing,
+/// counts as missing.
+struct Uncached {
+  std::size_t latents = 0, texts = 0;
+};
+Uncached uncached(Assembly& assembly, const data::Dataset& dataset);
 
 /// How progress is shown: a bar on a terminal, plain lines elsewhere, nothing with --quiet.
 metrics::ConsoleOptions console_options(const Request& request);

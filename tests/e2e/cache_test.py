@@ -1,6 +1,7 @@
 """The cache from outside: what is made, what is found again, and that a changed input is never served from it."""
 
 import json
+import os
 import unittest
 
 from program import RunCase, SMALL, settings
@@ -110,6 +111,42 @@ class Cache(RunCase):
             entry.write_bytes(bad)
             self.assertEqual(self.made(), (1, 0), len(bad))
             self.assertEqual(entry.read_bytes(), good)
+
+    def test_an_entry_whose_name_is_taken_is_named(self):
+        self.made()
+        entry = sorted(self.folder_of_cache.rglob("latents/*/*.safetensors"))[0]
+        for take in (os.mkdir, os.mkfifo):
+            entry.unlink()
+            take(entry)
+            result = self.expect(74, [f"cache entry {entry}: ", "delete it"], "cache", SMALL,
+                                 *settings(data=self.sources(resolution="[64, 64]"), cache__folder=self.folder_of_cache))  # fmt: skip
+            self.assertNotIn("name another file", result.err)
+            entry.rmdir() if entry.is_dir() else entry.unlink()
+            self.assertEqual(self.made(), (1, 0))
+
+    def test_check_counts_what_this_run_lacks(self):
+        """Others' entries in a shared folder are no room for ours."""
+
+        def foretold(**more):
+            chosen = {"data": self.sources(resolution="[64, 64]"), "cache__folder": self.folder_of_cache, **more}
+            return self.expect(0, "free for", "check", SMALL, *settings(run__output=self.folder / "run", **chosen)).out
+
+        self.assertIn(", cache ", foretold())
+        self.made()
+        self.assertNotIn(", cache ", foretold())
+        self.assertIn(", cache ", foretold(data=self.sources(resolution="[64, 64]", trigger='"zebra"')))
+        self.assertIn(", cache ", foretold(sample__prompts='["a zebra"]'))
+
+    def test_all_captions_are_empty(self):
+        for path in self.data.glob("*.txt"):
+            path.write_text("")
+        data = f'folder="{self.data}", resolution=[64, 64]'
+        for command in ("check", "cache"):
+            arguments = [command, SMALL, *settings(run__output=self.folder / "run", cache__folder=self.folder / "cache")]
+            told = self.expect(0, ["warning", "all captions are empty"], *arguments, *settings(data=f"[{{{data}}}]"))
+            self.assertEqual(told.err.count("all captions are empty"), 1)
+            trigger = f'[{{{data}, trigger="zebra"}}]'
+            self.assertNotIn("all captions", self.expect(0, [], *arguments, *settings(data=trigger)).err)
 
     def test_folder_that_cannot_be_written(self):
         blocked = self.write("file", "in the way")

@@ -11,7 +11,7 @@ import unittest
 
 from program import PROGRAM, RunCase, environment, log_lines, main
 
-IO_ERROR = 74
+IO_ERROR, BAD_RECIPE = 74, 78
 MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$2" && echo ready && exec sleep 300'
 
 
@@ -111,6 +111,25 @@ class FullDisk(RunCase):
             if code == IO_ERROR:
                 self.assertIn("ERROR  disk", out)
                 self.assertIn("the checkpoints and results that are still to be written take", out)
+
+    def test_check_of_absurd_steps(self):
+        for command in ("run", "check"):
+            arguments = self.arguments(self.folder / "run", run__steps=10**9 + 1)[1:]
+            self.expect(BAD_RECIPE, ["run.steps", "1 to 1000000000"], command, *arguments)
+        arguments = self.arguments(self.folder / "run", run__steps=10**9, checkpoint__every=1, checkpoint__keep=0)[1:]
+        self.expect(IO_ERROR, ["ERROR  disk", "are still to be written take ", " TB, "], "check", *arguments)
+
+    def test_check_says_that_a_disk_is_read_only(self):
+        mount = 'mount -t tmpfs -o ro tmpfs "$1" && shift && exec "$@"'
+        arguments = ["check", *map(str, self.arguments(self.folder / "run")[1:])]
+        result = subprocess.run(
+            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", self.folder, PROGRAM, *arguments],
+            env=environment(), text=True, capture_output=True,
+        )  # fmt: skip
+        if not result.stdout:
+            self.skipTest(f"no tmpfs can be mounted here: {result.stderr.strip()}")
+        self.assertIn("cannot be written to: Read-only file system", result.stdout)
+        self.assertNotIn("no permission", result.stdout)
 
     def test_a_result_is_written_where_its_checkpoint_has_no_room(self):
         self.train(self.folder / "other", run__steps=1)

@@ -10,7 +10,7 @@ import unittest
 from interrupted import PREEMPTED
 from program import TIMEOUT, RunCase, log_lines
 
-NOT_FOUND, LOCKED = 66, 77
+NOT_FOUND, LOCKED, BAD_RECIPE = 66, 77, 78
 
 
 class Starting(RunCase):
@@ -151,6 +151,45 @@ class Starting(RunCase):
             (run / "lora/small-4.safetensors").read_bytes(),
             (self.folder / "other/lora/small-4.safetensors").read_bytes(),
         )
+
+    def test_a_result_of_a_step_after_the_newest_checkpoint(self):
+        """Of which only run.json knows: where that is damaged, the results still tell."""
+        run = self.folder / "run"
+        self.train(run, run__steps=4, checkpoint__every=2, checkpoint__keep=0)
+        (run / "run.json").write_text("{")
+        shutil.rmtree(run / "ckpt/step-0000000004")
+        texts = ["checkpoint is of step 2, but ", "lora/small-4.safetensors is a result of step 4"]
+        self.expect(0, texts, "check", *self.arguments(run, run__steps=5)[1:])
+        self.train(run, run__steps=5, texts=[*texts, "going on after step 2"])
+        told = self.train(run, run__steps=5)
+        self.assertNotIn("is a result of step", told.err)
+
+    def test_what_is_no_checkpoint_makes_no_folder(self):
+        first, other = self.folder / "first", self.folder / "other"
+        self.train(first, run__steps=1)
+        for name, text in (("requird", "no such checkpoint folder"), (first / "lora", "is no checkpoint"),
+                           (first, "is no checkpoint")):  # fmt: skip
+            self.train(other, code=NOT_FOUND, texts=[f"--resume {name}: ", text], options=["--resume", name])
+            self.assertFalse(other.exists())
+
+    def test_another_number_of_sources_is_one_difference(self):
+        """No override gives a recipe a source more: it is not offered."""
+        one = f'{{folder="{self.pictures("data", 4)[0]}", resolution=[64, 64]}}'
+        for name, then, now, row in (("fewer", 2, 1, "data: checkpoint 2 sources, recipe 1 source"),
+                                     ("more", 1, 2, "data: checkpoint 1 source, recipe 2 sources")):  # fmt: skip
+            with self.subTest(name):
+                run = self.folder / name
+                base = {"run__steps": 2, "data": f"[{', '.join([one] * then)}]"}
+                self.train(run, **base)
+                more = {**base, "data": f"[{', '.join([one] * now)}]", "run__steps": 4}
+                refused = self.train(run, code=BAD_RECIPE, texts=[row, "--resume-with recipe"], **more)
+                self.assertNotIn("--resume-with checkpoint", refused.err)
+                self.assertNotIn("data.1", refused.err)
+                texts = ["--resume-with checkpoint", f"{then} source", f"{now} source", "set them back"]
+                refused = self.train(run, code=BAD_RECIPE, texts=texts, options=["--resume-with", "checkpoint"], **more)
+                self.assertNotIn("there is no item", refused.err)
+                arguments = self.arguments(run, **more)[1:]
+                self.expect(BAD_RECIPE, [row], "check", *arguments, "--resume-with", "checkpoint")
 
     def test_rotation_keeps_the_newest(self):
         run = self.folder / "run"

@@ -5,9 +5,10 @@
 #include <base/units.hpp>
 #include <train/artifacts/disk_need.hpp>
 
-#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
-#include <set>
+#include <limits>
 
 namespace trainer::train {
 namespace {
@@ -16,8 +17,18 @@ namespace fs = std::filesystem;
 
 std::string text_of(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
+/// The products and sums of absurd recipes end at the highest number.
+uint64_t times(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<uint64_t>::max() : product;
+}
+uint64_t plus(uint64_t a, uint64_t b) {
+  uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<uint64_t>::max() : sum;
+}
+
 uint64_t bytes_of(const std::vector<int64_t>& shape, uint64_t each) {
-  for (const int64_t side : shape) each *= static_cast<uint64_t>(side);
+  for (const int64_t side : shape) each = times(each, static_cast<uint64_t>(side));
   return each;
 }
 
@@ -50,11 +61,11 @@ uint64_t without(uint64_t bytes, uint64_t there) { return bytes > there ? bytes 
 
 /// What is still to be written into the run's folder. A full disk there is no end with a fallback, but for a result.
 uint64_t left_to_write(const recipe::Recipe& recipe, const DiskNeed& need) {
-  if (!recipe.checkpoint.fallback.empty()) return need.checkpoint + need.result;
+  if (!recipe.checkpoint.fallback.empty()) return plus(need.checkpoint, need.result);
   const fs::path folder = recipe.run.output;
-  return without(need.checkpoints, bytes_in(folder / "ckpt")) +
-         without(need.reserve, bytes_of(folder / "reserve.bin")) +
-         without(need.results, bytes_in(folder / "lora") + bytes_in(folder / "model"));
+  return plus(plus(without(need.checkpoints, bytes_in(folder / "ckpt")),
+                   without(need.reserve, bytes_of(folder / "reserve.bin"))),
+              without(need.results, bytes_in(folder / "lora") + bytes_in(folder / "model")));
 }
 
 bool on_one_file_system(const fs::path& one, const fs::path& two) {
@@ -63,30 +74,24 @@ bool on_one_file_system(const fs::path& one, const fs::path& two) {
   return ::stat(one.c_str(), &first) == 0 && ::stat(two.c_str(), &second) == 0 && first.st_dev == second.st_dev;
 }
 
-/// Latents as fp32, the widest that an autoencoder gives; every distinct caption once.
-uint64_t cache_bytes(const data::Dataset& dataset, const BatchShape& batch) {
+/// Latents as fp32, the widest that an autoencoder gives.
+uint64_t cache_bytes(const Uncached& missing, const BatchShape& batch) {
   uint64_t text = 0;
   for (const auto& tensor : batch.conditioning) text += bytes_of(tensor.shape, c10::elementSize(tensor.dtype));
-  std::set<std::string_view> captions;
-  std::set<std::string> pictures;
-  for (const data::Sample& sample : dataset.samples) {
-    captions.insert(sample.caption);
-    if (sample.is_picture()) pictures.insert(sample.content + sample.bucket.text());
-  }
-  return text * (captions.size() + 1) +
-         bytes_of(batch.latents, sizeof(float)) * (batch.latents.empty() ? 0 : pictures.size());
+  return plus(times(text, missing.texts),
+              batch.latents.empty() ? 0 : times(bytes_of(batch.latents, sizeof(float)), missing.latents));
 }
 
 }  // namespace
 
 std::string DiskNeed::text() const {
   if (checkpoint == 0) return "what the run needs is not known";
-  return "up to " + text_of(checkpoints + reserve + results + cache) + ": checkpoints " + text_of(checkpoints) +
-         (reserve > 0 ? ", reserve " + text_of(reserve) : "") + ", results " + text_of(results) +
+  return "up to " + text_of(plus(plus(checkpoints, reserve), plus(results, cache))) + ": checkpoints " +
+         text_of(checkpoints) + (reserve > 0 ? ", reserve " + text_of(reserve) : "") + ", results " + text_of(results) +
          (cache > 0 ? ", cache " + text_of(cache) : "");
 }
 
-DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::optional<BatchShape>& batch) {
+DiskNeed disk_need(Assembly& assembly, const Uncached& missing, const std::optional<BatchShape>& batch) {
   const recipe::Recipe& recipe = assembly.recipe();
   const uint64_t moments = 2 * sizeof(float), average = recipe.train.ema_decay > 0 ? sizeof(float) : 0;
   DiskNeed need;
@@ -97,14 +102,13 @@ DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::
   }
   const int64_t every = recipe.checkpoint.every, keep = recipe.checkpoint.keep;
   const int64_t for_good = recipe.checkpoint.keep_every > 0 ? recipe.run.steps / recipe.checkpoint.keep_every : 0;
-  const int64_t saves = every > 0 ? (recipe.run.steps + every - 1) / every : 1;
+  const int64_t saves = every > 0 ? (recipe.run.steps - 1) / every + 1 : 1;
+  const int64_t kept = keep > 0 && keep < saves - for_good ? keep + 1 + for_good : saves;
   // The new one is there before the oldest goes.
-  need.checkpoints = need.checkpoint * static_cast<uint64_t>(keep > 0 ? std::min(saves, keep + 1 + for_good) : saves);
+  need.checkpoints = times(need.checkpoint, static_cast<uint64_t>(kept));
   if (recipe.checkpoint.reserve) need.reserve = 2 * need.checkpoint;
-  need.results = need.result * static_cast<uint64_t>(saves);
-  if (batch) {
-    need.cache = without(cache_bytes(dataset, *batch), bytes_in(recipe.cache.folder));
-  }
+  need.results = times(need.result, static_cast<uint64_t>(saves));
+  if (batch) need.cache = cache_bytes(missing, *batch);
   return need;
 }
 
@@ -112,7 +116,8 @@ std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need) {
   const fs::path folder = existing(recipe.run.output), cache = existing(recipe.cache.folder);
   for (const fs::path& one : {folder, cache})
     if (::access(one.c_str(), W_OK | X_OK) != 0)
-      throw Error(ExitCode::locked, one.string() + " cannot be written to: no permission");
+      throw Error(ExitCode::locked, one.string() + " cannot be written to: " +
+                                        (errno == EACCES ? std::string("no permission") : std::strerror(errno)));
   const uint64_t free = fs::space(folder).available, free_cache = fs::space(cache).available;
   const auto require = [&](uint64_t bytes, uint64_t room, const fs::path& where, const std::string& what) {
     if (bytes > room)
@@ -123,7 +128,7 @@ std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need) {
   };
   const uint64_t left = left_to_write(recipe, need);
   if (on_one_file_system(folder, cache)) {
-    require(left + need.cache, free, folder, "the checkpoints, results and cache that are still to be written");
+    require(plus(left, need.cache), free, folder, "the checkpoints, results and cache that are still to be written");
   } else {
     require(need.cache, free_cache, cache, "pictures and captions that are not cached yet");
     require(left, free, folder, "the checkpoints and results that are still to be written");

@@ -1,8 +1,8 @@
 /// @file What a run will write, and whether there is room for it.
 #pragma once
 
-#include <data/source.hpp>
 #include <train/assembly/assemble.hpp>
+#include <train/cache_phase.hpp>
 #include <train/planning/dry_run.hpp>
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct DiskNeed {
   [[nodiscard]] std::string text() const;
 };
 
-/// `batch`: shapes of the largest samples, nullopt when they are not known; `dataset`: what is to be cached.
-DiskNeed disk_need(Assembly& assembly, const data::Dataset& dataset, const std::optional<BatchShape>& batch);
+/// `batch`: shapes of the largest samples, nullopt when they are not known; `missing`: what is still to be cached.
+DiskNeed disk_need(Assembly& assembly, const Uncached& missing, const std::optional<BatchShape>& batch);
 
 /// What is free where the run writes. Throws Error (io, IO_NO_SPACE) when a file system has no room for all of the run
 /// that will lie there at one time (with checkpoint.fallback: for one checkpoint and a result), and (locked) when the

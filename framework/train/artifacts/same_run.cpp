@@ -1,4 +1,5 @@
 #include <torch/version.h>
+#include <base/entries.hpp>
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <checkpoint/committed.hpp>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -67,9 +69,25 @@ bool only_reordered(const recipe::Recipe& before, const recipe::Recipe& now) {
   return !list.empty() && patterns(before) == list;
 }
 
+std::string sources_text(const recipe::Recipe& recipe) {
+  return std::to_string(recipe.data.size()) + (recipe.data.size() == 1 ? " source" : " sources");
+}
+
+/// Another number of [[data]] sources is one difference, which no override can set back, not one for each of their
+/// keys.
+void join_sources(const recipe::Recipe& before, const recipe::Recipe& now, std::vector<recipe::Difference>& changes) {
+  if (before.data.size() == now.data.size()) return;
+  const std::size_t common = std::min(before.data.size(), now.data.size());
+  std::erase_if(changes, [&](const recipe::Difference& one) {
+    return one.key.starts_with("data.") && std::strtoull(one.key.c_str() + 5, nullptr, 10) >= common;
+  });
+  changes.push_back({"data", sources_text(before), sources_text(now)});
+}
+
 /// The differences that change what is trained.
 std::vector<recipe::Difference> changes_of_training(const recipe::Recipe& before, const recipe::Recipe& now) {
   std::vector<recipe::Difference> changes = recipe::differences(before, now);
+  join_sources(before, now, changes);
   std::erase_if(changes, [&](const recipe::Difference& one) {
     return harmless(one.key) || (one.key == "run.steps" && now.optimizer.schedule == "constant") ||
            (one.key == "adapter.targets" && only_reordered(before, now));
@@ -106,15 +124,42 @@ bool names_checkpoint(const std::string& resume) {
   return resume != "auto" && resume != "never" && resume != "required";
 }
 
+void require_named_checkpoint(const std::string& resume) {
+  if (!names_checkpoint(resume)) return;
+  if (!fs::is_directory(resume))
+    throw Error(
+        ExitCode::not_found,
+        "--resume " + resume + ": no such checkpoint folder; give auto, never, required or a checkpoint folder");
+  if (type_of(fs::path(resume) / checkpoint::kManifestName) == fs::file_type::not_found)
+    throw Error(ExitCode::not_found, "--resume " + resume + ": this folder is no checkpoint (it has no " +
+                                         checkpoint::kManifestName + "); name one as RUN/ckpt/step-0000000250");
+}
+
+std::string later_result(const fs::path& folder, const std::vector<int64_t>& steps) {
+  if (steps.empty()) return {};
+  int64_t newest = steps.back();
+  fs::path file;
+  for (const char* kind : {"lora", "model"})
+    for (const std::string& name : names_in(folder / kind)) {
+      const fs::path path = folder / kind / name;
+      const std::string stem = path.stem().string(), digits = stem.substr(stem.rfind('-') + 1);
+      int64_t step = 0;
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+      const bool whole = error == std::errc() && end == digits.data() + digits.size();
+      if (path.extension() == ".safetensors" && whole && step > newest) newest = step, file = path;
+    }
+  if (file.empty()) return {};
+  return "the newest checkpoint is of step " + std::to_string(steps.back()) + ", but " + file.string() +
+         " is a result of step " + std::to_string(newest) + ": what was trained in between is trained again";
+}
+
 void require_resumable(const std::string& resume, const fs::path& folder, const std::vector<int64_t>& steps) {
   if (resume == "never" && !steps.empty())
     throw Error(ExitCode::locked, folder.string() +
                                       ": holds checkpoints of an earlier run; --resume never needs a "
                                       "folder without (choose another run.output, or --resume auto)");
-  if (names_checkpoint(resume) && !fs::is_directory(resume))
-    throw Error(
-        ExitCode::not_found,
-        "--resume " + resume + ": no such checkpoint folder; give auto, never, required or a checkpoint folder");
+  if (!names_checkpoint(resume))
+    if (const std::string warning = later_result(folder, steps); !warning.empty()) log_warning(warning);
   if (resume != "required" || !steps.empty()) return;
   checkpoint::require_committed(folder, steps);  // says more
   throw Error(ExitCode::not_found, folder.string() + ": --resume required, but there is no checkpoint");
@@ -138,16 +183,16 @@ void require_same_recipe(const recipe::Recipe& before, const recipe::Recipe& now
   if (of_checkpoint && resume_with == "recipe")
     return log_warning("the run goes on as the recipe says, not as " + what + " in " + folder.string() +
                        " was trained:" + changed);
-  throw Error(
-      ExitCode::bad_recipe,
-      "the recipe differs from the one that made " + what + " in " + folder.string() + ":" + changed +
-          "\n  Set these keys back" +
-          (!fixed.empty()  ? " to go on exactly (--resume-with checkpoint does), or choose another run.output to "
-                             "start anew."
-           : of_checkpoint ? " to go on exactly (--resume-with checkpoint does), go on as the recipe says "
-                             "(--resume-with recipe), or choose another run.output to start anew."
-                           : ", or choose another run.output to start anew (--resume never starts anew here: it "
-                             "cuts the log off)."));
+  std::string advice =
+      ", or choose another run.output to start anew (--resume never starts anew here: it cuts the log "
+      "off).";
+  if (of_checkpoint)
+    advice = std::string(" to go on exactly") +
+             (before.data.size() == now.data.size() ? " (--resume-with checkpoint does)" : "") +
+             (fixed.empty() ? ", go on as the recipe says (--resume-with recipe)" : "") +
+             ", or choose another run.output to start anew.";
+  throw Error(ExitCode::bad_recipe, "the recipe differs from the one that made " + what + " in " + folder.string() +
+                                        ":" + changed + "\n  Set these keys back" + advice);
 }
 
 std::vector<std::string> overrides_to_checkpoint(const recipe::Recipe& now, const plugin::Found& found,
@@ -161,7 +206,14 @@ std::vector<std::string> overrides_to_checkpoint(const recipe::Recipe& now, cons
   }
   std::vector<std::string> overrides;
   if (!text) return overrides;
-  for (const auto& [key, first, second] : changes_of_training(parse_recipe(*text, found), now))
+  const recipe::Recipe before = parse_recipe(*text, found);
+  if (before.data.size() != now.data.size())
+    throw Error(ExitCode::bad_recipe,
+                "--resume-with checkpoint: the checkpoint was trained on " + sources_text(before) +
+                    " of [[data]], the recipe has " + sources_text(now) +
+                    ", and this option sets keys back, not how many sources there are: set them back in the recipe, "
+                    "or choose another run.output to start anew");
+  for (const auto& [key, first, second] : changes_of_training(before, now))
     if (!first.empty()) overrides.push_back(key + "=" + first);
   return overrides;
 }

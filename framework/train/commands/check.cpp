@@ -292,6 +292,7 @@ std::string check_run_folder(Assembly& assembly, const Request& request, std::op
                         request.resume_with);
   const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
   checkpoint::require_committed(folder, steps);
+  if (const std::string warning = later_result(folder, steps); !warning.empty()) log_warning(warning);
   std::vector<std::string> notes;
   newest = checkpoint::foretell_newest(checkpoint::roots_of(folder, recipe.checkpoint.fallback), notes);
   if (!newest) {
@@ -337,6 +338,7 @@ int command_check(const Request& asked) {
     });
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
   findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
+  if (const std::string warning = warning_of(recipe, dataset); !warning.empty()) log_warning(warning);
   std::optional<BatchShape> shape;
   if (recipe.validates() && !dataset.samples.empty())
     findings.part("validation", [&] { return check_validation(recipe, dataset); });
@@ -350,7 +352,9 @@ int command_check(const Request& asked) {
   findings.part("run folder", [&] { return check_run_folder(assembly, request, newest); });
   if (newest && model && !dataset.samples.empty())
     findings.part("checkpoint", [&] { return check_content(assembly, request, dataset, *newest); });
-  findings.part("disk", [&] { return check_room(recipe, model ? disk_need(assembly, dataset, shape) : DiskNeed()); });
+  findings.part("disk", [&] {
+    return check_room(recipe, model ? disk_need(assembly, uncached(assembly, dataset), shape) : DiskNeed());
+  });
   return findings.print(request.json);
 }
 

@@ -61,6 +61,7 @@ int command_run(const Request& asked) {
   distributed::Group ranks = member.join();
   ExitCode end = ExitCode::preempted;
   ranks.together([&] {
+    require_named_checkpoint(member.request.resume);  // before the folder of the run is made
     std::optional<Assembly> assembly;
     assemble(assembly, member);
     Run run(*assembly, member.request, ranks);
