@@ -397,7 +397,7 @@ class Changed(RunCase):
         self.again(0, "going on after step 2", run__steps=4, checkpoint__fallback=spare)
 
     def test_the_user_chooses_for_checkpoints_that_only_the_fallback_took(self):
-        spare, _ = self.move_to_fallback()
+        spare, kept = self.move_to_fallback()
         changed = {"optimizer__lr": 5e-4, "run__steps": 4, "checkpoint__fallback": spare}
         self.expect(NOT_FOUND, ["name what in it is meant: " + str(kept / "step-0000000002")], "inspect", self.run_folder)
         texts = ["optimizer.lr: checkpoint 0.001, recipe 5e-4"]
