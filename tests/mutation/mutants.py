@@ -44,6 +44,7 @@ class Group:
 
 IMAGES = "framework/data/libtrainer_images.so"
 WEIGHTS, SAFETENSORS = "tests/unit/weights/weights_test", "tests/unit/weights/safetensors_test"
+SLOW_HEADERS = "Header.RefusesTooMuch:Header.EveryRuleHasThreeExamples:Header.ParsesInFourTimesItsSize:Writer.*"
 GROUPS = {
     "reader": Group(
         "framework/weights",
@@ -51,12 +52,13 @@ GROUPS = {
         ((SAFETENSORS, "*"),), options=("-O1",),
         refusals=r"(?<![\w:.])(?:(?:fail|reject|fail_open|strict_only|throw Error)\s*\(|return \{0, \"ST_)",
         decisions=("size.code == nullptr &&", "scalar.kind == JsonScalar::Kind::integer && scalar.integer <="),
-        slow="Header.RefusesTooMuch:Header.EveryRuleHasThreeExamples:Header.ParsesInFourTimesItsSize:Writer.*",
+        slow=SLOW_HEADERS,
         excused={
             "without: entry.end >= entry.begin": "a span that ends before it begins wraps to over 2^63 bytes, more than any size",
             "never: !real.is_open()": "needs a link put there between two system calls",
         }),
-    "utf8": Group("framework/base", ("utf8",), ((SAFETENSORS, "Header.*"),), refusals=r"return (?:at|0);", decisions=("lead ",)),
+    "utf8": Group("framework/base", ("utf8",), ((SAFETENSORS, "Header.*"),), refusals=r"return (?:at|0);", decisions=("lead ",),
+                  options=("-O1",), slow=SLOW_HEADERS),
     "tensors": Group("framework/weights", ("tensor_file", "model_files", "write"), ((WEIGHTS, "*"),),
                      decisions=("values[i] <= 1", "large && aligned", "tensor.type == at::kBool")),
     "writer": Group("framework/weights", ("safetensors_writer",), ((SAFETENSORS, "Writer.*"),)),
