@@ -294,6 +294,8 @@ void Run::validate() {
   watch.stop = [] { return checkpoint::stop_signal() != 0; };
   watch.warn = [&](const std::string& problem) { warn("no validation at " + step + ": " + problem); };
   const auto result = phases_.during("validate", [&] { return train::validate(parts, ranks_, watch); });
+  return_freed_memory();
+  if (!result) cut_short_ = checkpoint::stop_signal() != 0;
   if (!result || !ranks_.writer()) return;
   for (const std::string& file : result->bad) warn("the validation loss of " + file + " at " + step + " is not finite");
   record_.validation(steps_done(), *result);

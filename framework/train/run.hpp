@@ -36,7 +36,7 @@ class Run {
   /// the state is then saved.
   bool train();
   /// Samples after training, the final checkpoint and the export; prints where everything is. Returns false when a
-  /// signal came meanwhile: the same command makes what is missing.
+  /// signal cut validation or samples short: the same command makes what is missing.
   bool finish();
 
  private:
@@ -85,7 +85,8 @@ class Run {
   /// Before the last step a disk that does not take it is told, and the run goes on.
   void save_on_the_way(const std::function<void()>& save);
   void export_weights();
-  /// Before the first step: what a run that was stopped or killed at this step did not get to.
+  /// Before the first step: what a run that was stopped or killed at this step did not get to. Results and pictures
+  /// only of a run that goes on in its folder by itself, not with --resume FOLDER.
   void make_up();
   /// After the last step, of the writer.
   void leave_results();
@@ -127,6 +128,7 @@ class Run {
   Record record_;
   Profiler profiler_;
   distributed::First stop_;  ///< the signal that stops the run
+  bool cut_short_ = false;   ///< a validation or pictures, on this rank
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
   PhaseBytes phases_;
   std::optional<StepMeter> steps_;  ///< since training began

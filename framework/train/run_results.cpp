@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <base/files.hpp>
+#include <base/heap.hpp>
 #include <base/log.hpp>
 #include <checkpoint/patience.hpp>
 #include <checkpoint/signals.hpp>
@@ -70,10 +71,12 @@ void Run::draw_samples(const std::string& title) {
       columns.emplace_back("before", std::move(before));
     columns.emplace_back(title, pictures);
     last_grid_ = write_grid(grid_file(), prepared_.samples, columns);
+    return_freed_memory();
   } catch (const c10::Error& error) {  // a picture that cannot be drawn is no reason to lose a run
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what_without_backtrace());
   } catch (const Error& error) {
     ranks_.check();  // nor is it one to go on without the others
+    cut_short_ = error.exit_code() == ExitCode::preempted;
     if (error.exit_code() == ExitCode::locked) throw;
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what());
   }
@@ -153,9 +156,13 @@ void Run::make_up() {
     if (recipe_.sample.before) draw_samples("before");
     return;
   }
-  if (names_checkpoint(request_.resume) || !ranks_.writer()) return;
-  if (is_saved(step) && !is_whole(export_file())) save_on_the_way([this] { export_weights(); });
-  if (is_sampled(step) && samples_.load(step, prepared_.samples).empty()) draw_samples("step " + std::to_string(step));
+  if (names_checkpoint(request_.resume) || !ranks_.writer() || checkpoint::stop_signal() != 0) return;
+  save_on_the_way([&] {
+    if (is_saved(step) && !is_whole(export_file())) export_weights();
+  });
+  const bool drawn = fs::exists(grid_file()) && !samples_.load(step, prepared_.samples).empty();
+  if (is_sampled(step) && !drawn && samples_.may_hold(step, prepared_.samples))
+    draw_samples("step " + std::to_string(step));
 }
 
 void Run::leave_results() {
@@ -177,7 +184,7 @@ bool Run::finish() {
   save_checkpoint(Save::at_the_end);
   if (is_validated(steps_done())) validate();
   if (ranks_.writer()) leave_results();
-  stop_ = ranks_.first(checkpoint::stop_signal());
+  stop_ = ranks_.first(cut_short_ ? checkpoint::stop_signal() : 0);
   if (stop_.rank < 0) return true;
   log_info("stopped by signal " + std::to_string(stop_.value) +
            " after the last step; run the same command again for what is missing");

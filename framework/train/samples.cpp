@@ -118,6 +118,15 @@ Pictures SampleFolder::load(int64_t step, const SamplePlan& plan) const {
   }
 }
 
+bool SampleFolder::may_hold(int64_t step, const SamplePlan& plan) const {
+  const std::filesystem::path about = step_folder(step) / kDescription;
+  try {
+    return !std::filesystem::exists(about) || read_file(about, 1 << 20, "samples") == description(plan);
+  } catch (const Error&) {  // of whatever it was
+    return false;
+  }
+}
+
 Pictures SampleFolder::read(int64_t step, const SamplePlan& plan) const {
   const std::filesystem::path about = step_folder(step) / kDescription;
   if (!std::filesystem::exists(about) || read_file(about, 1 << 20, "samples") != description(plan)) return {};

@@ -42,6 +42,8 @@ class SampleFolder {
   /// The pictures of a step, empty when they are not all there, with a warning when they cannot be read, or show
   /// something else than `plan`.
   [[nodiscard]] Pictures load(int64_t step, const SamplePlan& plan) const;
+  /// Whether pictures of `plan` may be saved for a step: none are there, or such ones, damaged perhaps.
+  [[nodiscard]] bool may_hold(int64_t step, const SamplePlan& plan) const;
   /// Deletes what a killed run left half-written there (base/unfinished.hpp). A folder that is a link is left alone.
   void remove_unfinished() const;
   [[nodiscard]] std::filesystem::path file(int64_t step, std::size_t prompt, int64_t seed) const;
