@@ -55,6 +55,7 @@ TEST_F(ByParts, WhatIsNotFiniteStaysSo) {
   EXPECT_EQ(sums[0].item<float>(), kInfinity);
   EXPECT_EQ(sums[1].item<float>(), -kInfinity);
   EXPECT_TRUE(std::isnan(sums[2].item<float>()));
+  EXPECT_EQ(sums[3].item<float>(), 3e38F);
 }
 
 TEST_F(ByParts, ProductsAreThoseOfDouble) {

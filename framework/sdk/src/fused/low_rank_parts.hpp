@@ -12,8 +12,10 @@
 
 namespace trainer::fused::by_parts {
 
-/// As those of Products (low_rank.hpp). With all 24 bits of `weight` and `low` where the result is fp32; a bf16 result
-/// is rounded once, from products without their last 8 bits.
+/// As those of Products (low_rank.hpp). With all 24 bits of `weight` and `low` where the result is fp32. A bf16 result
+/// is of products without their last 8 bits: each term of a sum is off by 2^-16 of itself, which is more of a sum whose
+/// terms cancel. It is rounded once where cuBLAS sums in one piece; where it splits the sum, LibTorch lets it add the
+/// pieces in bf16 (allow_bf16_reduced_precision_reduction), as in every bf16 product of the model.
 at::Tensor down(const at::Tensor& x, const at::Tensor& weight, double factor);
 at::Tensor outer(const at::Tensor& low, const at::Tensor& x, double factor);
 at::Tensor up(const at::Tensor& low, const at::Tensor& weight, const std::optional<at::Tensor>& base, double factor,
