@@ -75,23 +75,33 @@ void Attempts::require_another(const fs::path& run_folder, int64_t from, const f
   before(run_folder, from, fallback);
 }
 
-Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fallback, std::function<bool()> may_write)
-    : file_(run_folder / "attempts.json"), may_write_(std::move(may_write)), from_(from), reached_(from) {
+Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fallback, std::function<bool()> may_write,
+                   std::chrono::milliseconds ask_every)
+    : file_(run_folder / "attempts.json"),
+      may_write_(std::move(may_write)),
+      ask_every_(ask_every),
+      from_(from),
+      reached_(from) {
   const Before earlier = before(run_folder, from, fallback);
   failures_ = earlier.failures;
   ended_at_ = earlier.ended_at;
   if (failures_ >= kSuspicious)
     warning_ = counted(failures_, from, ended_at_) + "; after " + std::to_string(kLimit) + " no further one is made";
-  write();
+  if (ask()) write();
+}
+
+bool Attempts::ask() {
+  mine_ = !may_write_ || may_write_();
+  asked_at_ = Clock::now();
+  return mine_;
 }
 
 void Attempts::reached(int64_t step) {
   reached_ = step;
-  write();
+  if (Clock::now() - asked_at_ < ask_every_ ? mine_ : ask()) write();
 }
 
 void Attempts::write() const {
-  if (!may_write()) return;
   // Through a link another file would be overwritten; opening a FIFO would wait.
   const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd < 0) return;
@@ -103,7 +113,7 @@ void Attempts::write() const {
 }
 
 void Attempts::ended_well() {
-  if (!may_write()) return;
+  if (!ask()) return;
   std::error_code ignored;
   fs::remove(file_, ignored);
 }

@@ -2,6 +2,7 @@
 /// anew would do so for ever. RUN/attempts.json counts them. Free of LibTorch.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,9 +19,10 @@ class Attempts {
   /// One more run goes on from the checkpoint of step `from`. Throws Error (bad_input, RUN_ATTEMPTS) instead when
   /// kLimit runs in a row that did so ended at one and the same step without ending well; it names an older checkpoint,
   /// of the folder or below `fallback` (empty: none). `may_write` (none: always) is asked before each change of the
-  /// file whether the folder is still this run's: of another run's nothing is changed.
+  /// file whether the folder is still this run's: of another run's nothing is changed. The answer may be read from a
+  /// file of a slow server: where steps are noted it holds for `ask_every`.
   Attempts(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback = {},
-           std::function<bool()> may_write = {});
+           std::function<bool()> may_write = {}, std::chrono::milliseconds ask_every = {});
 
   /// Throws as the constructor would, and notes nothing.
   static void require_another(const std::filesystem::path& run_folder, int64_t from,
@@ -42,10 +44,14 @@ class Attempts {
     int failures = 0;
   };
   static Before before(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback);
+  using Clock = std::chrono::steady_clock;
   void write() const;
-  [[nodiscard]] bool may_write() const { return !may_write_ || may_write_(); }
+  bool ask();
   std::filesystem::path file_;
   std::function<bool()> may_write_;
+  std::chrono::milliseconds ask_every_;
+  Clock::time_point asked_at_;
+  bool mine_ = true;  ///< what was answered then
   std::string warning_;
   int64_t from_ = 0, reached_ = 0;
   int64_t ended_at_ = 0;  ///< the step at which `failures_` runs ended

@@ -3,6 +3,9 @@
 #include <checkpoint/attempts.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <chrono>
+#include <thread>
+
 #include "fixture.hpp"
 
 namespace trainer::checkpoint {
@@ -95,6 +98,30 @@ TEST(Attempts, AFolderThatIsAnotherRunsIsLeftAlone) {
   mine = true;
   attempts.reached(7);
   EXPECT_TRUE(fs::exists(file));
+}
+
+TEST(Attempts, WhoseTheFolderIsIsNotAskedAtEachStep) {
+  const Folder folder;
+  const fs::path file = folder.path() / "attempts.json";
+  int asked = 0;
+  bool mine = true;
+  const auto may_write = [&] { return ++asked, mine; };
+  {
+    Attempts attempts(folder.path(), 3, {}, may_write, std::chrono::hours(1));
+    for (int step = 4; step < 9; ++step) attempts.reached(step);
+    EXPECT_EQ(asked, 1);
+    EXPECT_NE(read_file(file, 1000, "attempts").find("\"reached\":8"), std::string::npos);
+    mine = false;
+    attempts.ended_well();  // deletes nothing on an old answer
+    EXPECT_EQ(asked, 2);
+    EXPECT_TRUE(fs::exists(file));
+  }
+  Attempts later(folder.path(), 3, {}, may_write, std::chrono::milliseconds(1));
+  mine = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  later.reached(10);
+  EXPECT_EQ(asked, 4);
+  EXPECT_NE(read_file(file, 1000, "attempts").find("\"reached\":10"), std::string::npos);
 }
 
 TEST(Attempts, BeforeTheFirstStepCountsToo) {
