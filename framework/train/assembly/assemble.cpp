@@ -149,14 +149,15 @@ void Assembly::note_memories() {
   for (const at::Device device : devices_) add(device);
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder}) add(device_of(*encoder));
   add(at::kCPU);
+  std::vector<bool> cuda;
+  for (const at::Device memory : memories_) cuda.push_back(memory.is_cuda());
+  dry_cuda_ = std::make_shared<fused::DryCuda>(cuda);
 }
 
 at::Device Assembly::dry(at::Device device) const {
   const auto found =
       std::find_if(memories_.begin(), memories_.end(), [&](at::Device one) { return is_same(one, device); });
-  const at::Device dry{at::kMeta, static_cast<at::DeviceIndex>(found - memories_.begin())};
-  fused::set_dry_cuda(dry, device.is_cuda());
-  return dry;
+  return {at::kMeta, static_cast<at::DeviceIndex>(found - memories_.begin())};
 }
 
 PlacementPlan Assembly::on_dry_devices(PlacementPlan plan) const {

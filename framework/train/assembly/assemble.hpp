@@ -19,6 +19,10 @@
 #include <optional>
 #include <vector>
 
+namespace trainer::fused {
+class DryCuda;
+}
+
 namespace trainer::train {
 
 /// A model with its weights, adapter and strategies. Members are declared in the order of their dependence.
@@ -54,7 +58,8 @@ struct CutUse {
   bool expanded = false;                ///< nothing acts, but weights are what the packing says they are, held densely
 };
 
-/// The recipe's world: its components, made on demand. One per process.
+/// The recipe's world: its components, made on demand. One per process; where a second is made for a while, as to plan
+/// a changed recipe, the first runs nothing on dry devices until that one is gone (fused::DryCuda).
 class Assembly {
  public:
   /// What it is for. `prove` needs neither data nor encoders: their files may be missing until they are asked for.
@@ -143,6 +148,7 @@ class Assembly {
   distributed::Place place_;
   distributed::Share share_;
   std::vector<at::Device> devices_, memories_;
+  std::shared_ptr<const fused::DryCuda> dry_cuda_;  ///< which of the memories are CUDA's
   std::optional<BudgetPlan> plan_;
 };
 

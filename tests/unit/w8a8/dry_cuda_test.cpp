@@ -17,15 +17,14 @@ namespace {
 
 constexpr int64_t kRows = 200, kIn = 1024, kOut = 2048;
 const at::Device kDry(at::kMeta, 7);
+const std::vector<bool> kCuda{false, false, false, false, false, false, false, true};
 
 class OnDryCuda : public ::testing::Test {
  protected:
   OnDryCuda() {
     planner::install_byte_counter();
     planner::install_shape_kernels();
-    fused::set_dry_cuda(kDry, true);
   }
-  ~OnDryCuda() override { fused::set_dry_cuda(kDry, false); }
 
   static at::Tensor data(int64_t rows, int64_t width) {
     return at::empty({rows, width}, at::TensorOptions(at::kBFloat16).device(kDry));
@@ -42,6 +41,9 @@ class OnDryCuda : public ::testing::Test {
     run();
     return mark.above();
   }
+
+ private:
+  fused::DryCuda cuda_{kCuda};
 };
 
 /// Scales of rows and columns, and what one is: a few numbers a row or a column.
@@ -73,8 +75,12 @@ TEST_F(OnDryCuda, TheCpusPathIsAnother) {
   const W8A8Weight frozen = weight(Code::int8);
   const at::Tensor x = data(kRows, kIn);
   const int64_t there = bytes([&] { static_cast<void>(frozen.matmul(x)); });
-  fused::set_dry_cuda(kDry, false);
-  EXPECT_GT(bytes([&] { static_cast<void>(frozen.matmul(x)); }), there + kRows * kIn);
+  const auto now = [&] { return bytes([&] { static_cast<void>(frozen.matmul(x)); }); };
+  {
+    const fused::DryCuda of_another({true});
+    EXPECT_GT(now(), there + kRows * kIn);
+  }
+  EXPECT_EQ(now(), there) << "as before";
 }
 
 TEST_F(OnDryCuda, AnAdaptersPartsAreCounted) {

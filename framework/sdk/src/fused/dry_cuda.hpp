@@ -5,11 +5,24 @@
 #include <ATen/core/Tensor.h>
 #include <trainer/sdk/abi.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace trainer::fused {
 
-/// Says so of "meta:N", for the life of the process or until it is said otherwise. Kernels are taken to be there and
-/// trusted; no GPU is asked. Others than meta devices: nothing.
-TRAINER_API void set_dry_cuda(at::Device device, bool cuda);
+/// While it lives "meta:i" stands for a CUDA device where `cuda[i]` is true, and no other does: kernels are taken to be
+/// there and trusted, no GPU is asked. For the process: of several the newest counts, so only its owner may run on dry
+/// devices, and they end in the reverse order, each giving back what was so before. The first 64 devices.
+class TRAINER_API DryCuda {
+ public:
+  explicit DryCuda(const std::vector<bool>& cuda);
+  ~DryCuda();
+  DryCuda(const DryCuda&) = delete;
+  DryCuda& operator=(const DryCuda&) = delete;
+
+ private:
+  uint64_t before_;
+};
 
 bool stands_for_cuda(const at::Tensor& tensor);
 
