@@ -11,8 +11,9 @@
 namespace trainer::flux2_vae {
 namespace {
 
-/// Changes with the numbers this code produces: part of cache keys.
-constexpr const char* kIdentity = "flux2_vae 1: posterior mean, 2-d fold, stored batch-norm statistics";
+/// Names the numbers this code produces, for people; its count goes up when their bits change. Caches do not ask for
+/// it: their keys hold the hash of this plugin's library.
+constexpr const char* kIdentity = "flux2_vae 2: posterior mean, 2-d fold, stored batch-norm statistics";
 
 Tiling parse_tiling(const Options& options) {
   const auto text = options.get_or<std::string>("tiling", "auto");
@@ -94,12 +95,13 @@ Flux2Autoencoder::Flux2Autoencoder(const EncoderContext& context)
   Network(required, config_);
   check_tensors(*context.weights, layout, required.tensors());
   FileSupply supply(*context.weights, layout, dtype_, device_);
-  network_ = std::make_shared<const Network>(supply, config_);
+  network_ = std::make_shared<Network>(supply, config_);
   bn_mean_ = network_->bn_mean.view({1, -1, 1, 1});
   bn_std_ = (network_->bn_var + config_.batch_norm_eps).sqrt().view({1, -1, 1, 1});
 }
 
 at::Tensor Flux2Autoencoder::moments(const at::Tensor& pixels) const {
+  network_->encoder.pack();
   const auto run = [this](const at::Tensor& x) {
     const at::Tensor y = network_->encoder(x);
     return network_->quant_conv ? (*network_->quant_conv)(y) : y;

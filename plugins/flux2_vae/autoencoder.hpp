@@ -23,7 +23,8 @@ class Flux2Autoencoder final : public Autoencoder {
   [[nodiscard]] std::string describe() const override;
 
   [[nodiscard]] const VaeConfig& config() const { return config_; }
-  /// Pixels [B, 3, H, W] -> mean and log-variance [B, 2 latent, H/downscale, W/downscale] fp32, tiled where set.
+  /// Pixels [B, 3, H, W] -> mean and log-variance [B, 2 latent, H/downscale, W/downscale] fp32, tiled where set. The
+  /// first call (of this or `encode`) lays the encoder's weights out anew: one thread at a time.
   [[nodiscard]] at::Tensor moments(const at::Tensor& pixels) const;
   /// Latents [B, latent, H, W] -> pixels [B, 3, H*downscale, W*downscale] fp32, tiled where set.
   [[nodiscard]] at::Tensor pixels(const at::Tensor& latents) const;
@@ -34,7 +35,7 @@ class Flux2Autoencoder final : public Autoencoder {
  private:
   struct Network;
 
-  std::shared_ptr<const Network> network_;
+  std::shared_ptr<Network> network_;
   VaeConfig config_;
   Tiling tiling_ = Tiling::automatic;
   at::ScalarType dtype_;

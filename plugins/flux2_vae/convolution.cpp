@@ -5,6 +5,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/Utils.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 namespace trainer::flux2_vae {
 namespace {
@@ -29,6 +31,31 @@ c10::TypedOperatorHandle<Signature> onednn(const char* name, const char* overloa
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
 }
 
+at::Tensor reordered(const at::Tensor& weight, int64_t padding, int64_t stride) {
+  static const auto reorder = onednn<Pack>(kPack);
+  return reorder.call(weight.contiguous(at::MemoryFormat::ChannelsLast), {padding, padding}, {stride, stride}, {1, 1},
+                      1, std::nullopt);
+}
+
+at::Tensor convolved(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int64_t padding,
+                     int64_t stride) {
+  static const auto convolve = onednn<Convolve>(kConvolve);
+  return convolve.call(x, weight, bias, {padding, padding}, {stride, stride}, {1, 1}, 1, "none", Scalars(), "");
+}
+
+/// The processor's abilities do not tell: oneDNN may be held back (ONEDNN_MAX_CPU_ISA), and then throws.
+bool computes_bf16() {
+  try {
+    const at::Tensor ones = at::ones({16, 16, 3, 3}, at::kBFloat16), none = at::zeros({16}, at::kBFloat16);
+    convolved(ones, reordered(ones, 1, 1), none, 1, 1);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 /// bf16 in oneDNN needs AVX-512; LibTorch asks in the same way before it takes oneDNN.
 bool can_pack(const at::Tensor& weight) {
   if (!weight.defined() || !weight.is_cpu() || !at::globalContext().userEnabledMkldnn()) return false;
@@ -36,11 +63,11 @@ bool can_pack(const at::Tensor& weight) {
                             c10::Dispatcher::singleton().findSchema({kConvolve, ""}) &&
                             c10::Dispatcher::singleton().findSchema({kAccumulate, "binary"});
   if (!there) return false;
-  return weight.scalar_type() == at::kFloat ||
-         (weight.scalar_type() == at::kBFloat16 && at::cpu::is_avx512_vnni_supported());
+  if (weight.scalar_type() == at::kFloat) return true;
+  if (weight.scalar_type() != at::kBFloat16 || !at::cpu::is_avx512_vnni_supported()) return false;
+  static const bool bf16 = computes_bf16();
+  return bf16;
 }
-
-}  // namespace
 
 Convolution::Convolution(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t kernel,
                          int64_t step)
@@ -51,16 +78,13 @@ Convolution::Convolution(TensorSupply& supply, const std::string& name, int64_t 
 
 void Convolution::pack() {
   if (packed || !can_pack(weight)) return;
-  static const auto reorder = onednn<Pack>(kPack);
-  weight = reorder.call(weight.contiguous(at::MemoryFormat::ChannelsLast), {padding, padding}, {stride, stride}, {1, 1},
-                        1, std::nullopt);
+  weight = reordered(weight, padding, stride);
   packed = true;
 }
 
 at::Tensor Convolution::operator()(const at::Tensor& x) const {
   if (!packed) return at::conv2d(x, weight, bias, stride, padding);
-  static const auto convolve = onednn<Convolve>(kConvolve);
-  return convolve.call(x, weight, bias, {padding, padding}, {stride, stride}, {1, 1}, 1, "none", Scalars(), "");
+  return convolved(x, weight, bias, padding, stride);
 }
 
 at::Tensor Convolution::plus(const at::Tensor& x, at::Tensor sum) const {

@@ -7,12 +7,17 @@
 
 namespace trainer::flux2_vae {
 
+/// Whether oneDNN computes convolutions with weights like this one here. Tries it out at the first bf16 of a process.
+bool can_pack(const at::Tensor& weight);
+
 /// Of activations [B, C, H, W]. Packed, the results are in the channels-last format, and inputs better are.
 struct Convolution {
   /// At stride 1 padded with zeros so that the size stays; at another stride not padded.
   Convolution(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t kernel,
               int64_t stride = 1);
-  /// From now on oneDNN's, where the weights are on the CPU and it can compute with their dtype; else nothing changes.
+  /// From now on oneDNN's, where the weights are on the CPU and it can compute with their dtype (`can_pack`); else
+  /// nothing changes. The packed weights replace the plain ones; oneDNN takes their memory from malloc itself, so that
+  /// byte counters do not see them: plans of memory know the plain ones, of (nearly) the same size, until this call.
   void pack();
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x) const;
   /// sum + the convolution of x. Uses `sum`, of the result's size, up: the result is written to it where that can be.

@@ -2,10 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/group_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/upsample_nearest2d.h>
 
 namespace trainer::flux2_vae {
@@ -75,8 +73,8 @@ GroupNorm::GroupNorm(TensorSupply& supply, const std::string& name, int64_t chan
       bias(supply.tensor(name + ".bias", {channels})),
       groups(group_count) {}
 
-at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
-  return at::group_norm(x, groups, weight, bias, kGroupNormEps);
+at::Tensor GroupNorm::operator()(const at::Tensor& x, Then then) const {
+  return group_norm(x, groups, weight, bias, kGroupNormEps, then);
 }
 
 ResidualBlock::ResidualBlock(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t groups)
@@ -94,10 +92,9 @@ void ResidualBlock::pack() {
 }
 
 at::Tensor ResidualBlock::operator()(const at::Tensor& x) const {
-  at::Tensor y = norm1(x);
-  y = conv1(at::silu_(y));
-  y = norm2(y);
-  return conv2.plus(at::silu_(y), shortcut ? (*shortcut)(x) : x);
+  at::Tensor y = conv1(norm1(x, Then::silu));
+  y = norm2(y, Then::silu);
+  return conv2.plus(y, shortcut ? (*shortcut)(x) : x);
 }
 
 AttentionBlock::AttentionBlock(TensorSupply& supply, const std::string& name, int64_t channels, int64_t groups)
@@ -131,7 +128,10 @@ Encoder::Encoder(TensorSupply& supply, const VaeConfig& config)
       levels(encoder_levels(supply, config)),
       mid(supply, "encoder.mid_block", config.encoder_channels.back(), config),
       norm_out(supply, "encoder.conv_norm_out", config.encoder_channels.back(), config.norm_groups),
-      conv_out(supply, "encoder.conv_out", config.encoder_channels.back(), 2 * config.latent_channels, 3) {
+      conv_out(supply, "encoder.conv_out", config.encoder_channels.back(), 2 * config.latent_channels, 3) {}
+
+void Encoder::pack() {
+  if (packed) return;
   conv_in.pack();
   for (Level& level : levels) {
     for (ResidualBlock& block : level.blocks) block.pack();
@@ -140,6 +140,7 @@ Encoder::Encoder(TensorSupply& supply, const VaeConfig& config)
   mid.first.pack();
   mid.second.pack();
   conv_out.pack();
+  packed = true;
 }
 
 at::Tensor Encoder::operator()(const at::Tensor& pixels) const {
@@ -148,8 +149,7 @@ at::Tensor Encoder::operator()(const at::Tensor& pixels) const {
     for (const ResidualBlock& block : level.blocks) x = block(x);
     if (level.resample) x = downsample(x, *level.resample);
   }
-  x = norm_out(mid(x).to(at::kFloat));
-  return conv_out(at::silu_(x));
+  return conv_out(norm_out(mid(x).to(at::kFloat), Then::silu));
 }
 
 Decoder::Decoder(TensorSupply& supply, const VaeConfig& config)
@@ -165,8 +165,7 @@ at::Tensor Decoder::operator()(const at::Tensor& latents) const {
     for (const ResidualBlock& block : level.blocks) x = block(x);
     if (level.resample) x = upsample(x, *level.resample);
   }
-  x = norm_out(x);
-  return conv_out(at::silu_(x));
+  return conv_out(norm_out(x, Then::silu));
 }
 
 }  // namespace trainer::flux2_vae

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "convolution.hpp"
+#include "group_norm.hpp"
 
 #include <optional>
 
@@ -10,7 +11,7 @@ namespace trainer::flux2_vae {
 
 struct GroupNorm {
   GroupNorm(TensorSupply& supply, const std::string& name, int64_t channels, int64_t groups);
-  [[nodiscard]] at::Tensor operator()(const at::Tensor& x) const;
+  [[nodiscard]] at::Tensor operator()(const at::Tensor& x, Then then = Then::nothing) const;  ///< as group_norm
 
   at::Tensor weight, bias;
   int64_t groups;
@@ -57,10 +58,12 @@ struct Level {
   std::optional<Convolution> resample;
 };
 
-/// [B, 3, H, W] -> moments before quant_conv [B, 2 latent, H/downscale, W/downscale]. Its convolutions are packed; the
-/// decoder's are not, so that a sample has the same bits on devices that compute as the CPU does.
+/// [B, 3, H, W] -> moments before quant_conv [B, 2 latent, H/downscale, W/downscale]. Its convolutions may be packed;
+/// the decoder's are not, so that a sample has the same bits on devices that compute as the CPU does.
 struct Encoder {
   Encoder(TensorSupply& supply, const VaeConfig& config);
+  /// As Convolution::pack, of all; again: nothing. Not in the constructor: who only decodes need not wait for it.
+  void pack();
   [[nodiscard]] at::Tensor operator()(const at::Tensor& pixels) const;
 
   Convolution conv_in;
@@ -68,6 +71,7 @@ struct Encoder {
   MidBlock mid;
   GroupNorm norm_out;
   Convolution conv_out;
+  bool packed = false;
 };
 
 /// [B, latent, h, w] -> [B, 3, h*downscale, w*downscale].

@@ -114,12 +114,14 @@ TEST_P(VaeParity, WithoutOneDnn) {
     Off() { at::globalContext().setUserEnabledMkldnn(false); }
     ~Off() { at::globalContext().setUserEnabledMkldnn(true); }
   };
+  const bool served = flux2_vae::can_pack(dir_.diffusers.at("encoder.conv_in.weight"));
   const at::Tensor with = make_vae(dir_.diffusers, dir_.config)->moments(image());
   const Off off;
   const auto vae = make_vae(dir_.diffusers, dir_.config);
   const at::Tensor without = vae->moments(image());
   expect(without, "encode.moments");
   expect(vae->pixels(dir_.data.at("decode.latent")), "decode.image");
+  if (!served) GTEST_SKIP() << "oneDNN does not serve this processor: the same convolutions twice";
   EXPECT_FALSE(same_bits(with, without)) << "the same convolutions twice";
 }
 
