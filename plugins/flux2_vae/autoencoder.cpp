@@ -79,6 +79,12 @@ struct Flux2Autoencoder::Network {
     if (config.post_quant_conv) post_quant_conv.emplace(supply, "post_quant_conv", latent, latent, 1);
   }
 
+  /// Of what encodes. LibTorch's own 1x1 convolutions of small maps have bits that depend on threads and batch.
+  void pack() {
+    encoder.pack();
+    if (quant_conv) quant_conv->pack();
+  }
+
   Encoder encoder;
   Decoder decoder;
   at::Tensor bn_mean, bn_var;
@@ -101,7 +107,7 @@ Flux2Autoencoder::Flux2Autoencoder(const EncoderContext& context)
 }
 
 at::Tensor Flux2Autoencoder::moments(const at::Tensor& pixels) const {
-  network_->encoder.pack();
+  network_->pack();
   const auto run = [this](const at::Tensor& x) {
     const at::Tensor y = network_->encoder(x);
     return network_->quant_conv ? (*network_->quant_conv)(y) : y;
