@@ -16,8 +16,8 @@ struct Convolution {
   Convolution(TensorSupply& supply, const std::string& name, int64_t in, int64_t out, int64_t kernel,
               int64_t stride = 1);
   /// From now on oneDNN's, where the weights are on the CPU and it can compute with their dtype (`can_pack`); else
-  /// nothing changes. The packed weights replace the plain ones; oneDNN takes their memory from malloc itself, so that
-  /// byte counters do not see them: plans of memory know the plain ones, of (nearly) the same size, until this call.
+  /// nothing changes. The packed weights replace the plain ones, of
+  /// (nearly) the same size; LibTorch lets oneDNN take their memory from its CPU allocator, where byte counters see it.
   void pack();
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x) const;
   /// sum + the convolution of x. Uses `sum`, of the result's size, up: the result is written to it where that can be.
