@@ -57,10 +57,50 @@ inline float silu(float x) {
   return std::bit_cast<float>(above) / (1.0F + e);
 }
 
+/// The loops over a pixel's channels are compiled once for each level of x86-64 and chosen when the library is loaded.
+/// Not under sanitizers, whose runtime is not there yet when that happens.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define TRAINER_EACH_LEVEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define TRAINER_EACH_LEVEL
+#endif
+
+TRAINER_EACH_LEVEL void widen(const uint16_t* x, float* __restrict to, int64_t channels) {
+  for (int64_t c = 0; c < channels; ++c) to[c] = std::bit_cast<float>(static_cast<uint32_t>(x[c]) << 16);
+}
+
+TRAINER_EACH_LEVEL void narrow(const float* from, uint16_t* __restrict y, int64_t channels) {
+  for (int64_t c = 0; c < channels; ++c) {
+    const auto bits = std::bit_cast<uint32_t>(from[c]);
+    const uint32_t nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;  // ties to even
+    y[c] = static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : nearest);
+  }
+}
+
+TRAINER_EACH_LEVEL void add_pixel(const float* values, const float* base, float* __restrict sum,
+                                  float* __restrict squares, int64_t channels) {
+  for (int64_t c = 0; c < channels; ++c) {
+    const float d = values[c] - base[c];
+    sum[c] += d;
+    squares[c] += d * d;
+  }
+}
+
+TRAINER_EACH_LEVEL void scale_pixel(const float* from, const float* scale, const float* shift, float* __restrict to,
+                                    int64_t channels) {
+  for (int64_t c = 0; c < channels; ++c) to[c] = from[c] * scale[c] + shift[c];
+}
+
+TRAINER_EACH_LEVEL void silu_pixel(const float* from, const float* scale, const float* shift, float* __restrict to,
+                                   int64_t channels) {
+  for (int64_t c = 0; c < channels; ++c) to[c] = silu(from[c] * scale[c] + shift[c]);
+}
+
 /// The channels of a pixel as fp32: in place, or converted into `room`.
 const float* read(const float* x, float* /*room*/, int64_t /*channels*/) { return x; }
 const float* read(const uint16_t* x, float* room, int64_t channels) {
-  for (int64_t c = 0; c < channels; ++c) room[c] = std::bit_cast<float>(static_cast<uint32_t>(x[c]) << 16);
+  widen(x, room, channels);
   return room;
 }
 
@@ -69,13 +109,7 @@ float* place(float* y, float* /*room*/) { return y; }
 float* place(uint16_t* /*y*/, float* room) { return room; }
 
 void write(const float* /*from*/, float* /*y*/, int64_t /*channels*/) {}
-void write(const float* from, uint16_t* __restrict y, int64_t channels) {
-  for (int64_t c = 0; c < channels; ++c) {
-    const auto bits = std::bit_cast<uint32_t>(from[c]);
-    const uint32_t nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;  // ties to even
-    y[c] = static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : nearest);
-  }
-}
+void write(const float* from, uint16_t* y, int64_t channels) { narrow(from, y, channels); }
 
 /// Moments of each group in one chunk. Values are taken relative to the chunk's first pixel, so that fp32 sums of
 /// squares keep their digits where the mean is large.
@@ -84,15 +118,10 @@ void chunk_moments(const T* x, int64_t pixels, const Map& map, std::vector<float
   const int64_t channels = map.channels, width = channels / map.groups;
   room.assign(4 * channels, 0.0F);
   float *const base = room.data(), *const row = base + channels;
-  float* const __restrict sum = row + channels, * const __restrict squares = sum + channels;
+  float *const sum = row + channels, *const squares = sum + channels;
   std::copy_n(read(x, row, channels), channels, base);
   for (int64_t p = 1; p < pixels; ++p) {
-    const float* const values = read(x + p * channels, row, channels);
-    for (int64_t c = 0; c < channels; ++c) {
-      const float d = values[c] - base[c];
-      sum[c] += d;
-      squares[c] += d * d;
-    }
+    add_pixel(read(x + p * channels, row, channels), base, sum, squares, channels);
   }
   const auto n = static_cast<double>(pixels);
   const auto mean = [&](int64_t c) { return base[c] + sum[c] / n; };
@@ -133,12 +162,8 @@ void chunk_result(const T* x, T* y, int64_t pixels, int64_t channels, const floa
   room.resize(2 * channels);
   for (int64_t p = 0; p < pixels; ++p, x += channels, y += channels) {
     const float* const from = read(x, room.data(), channels);
-    float* const __restrict to = place(y, room.data() + channels);
-    if (then == Then::silu) {
-      for (int64_t c = 0; c < channels; ++c) to[c] = silu(from[c] * scale[c] + shift[c]);
-    } else {
-      for (int64_t c = 0; c < channels; ++c) to[c] = from[c] * scale[c] + shift[c];
-    }
+    float* const to = place(y, room.data() + channels);
+    (then == Then::silu ? silu_pixel : scale_pixel)(from, scale, shift, to, channels);
     write(to, y, channels);
   }
 }
