@@ -15,6 +15,11 @@
 namespace trainer::checkpoint {
 namespace {
 
+/// Asking whose the folder is takes microseconds, or as long as the server of a network file system does: after a slow
+/// answer nothing is asked for so many times as long.
+constexpr int kRest = 100;
+constexpr std::chrono::milliseconds kSlow{5};
+
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLimit = std::size_t{1} << 16;
@@ -75,13 +80,8 @@ void Attempts::require_another(const fs::path& run_folder, int64_t from, const f
   before(run_folder, from, fallback);
 }
 
-Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fallback, std::function<bool()> may_write,
-                   std::chrono::milliseconds ask_every)
-    : file_(run_folder / "attempts.json"),
-      may_write_(std::move(may_write)),
-      ask_every_(ask_every),
-      from_(from),
-      reached_(from) {
+Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fallback, std::function<bool()> may_write)
+    : file_(run_folder / "attempts.json"), may_write_(std::move(may_write)), from_(from), reached_(from) {
   const Before earlier = before(run_folder, from, fallback);
   failures_ = earlier.failures;
   ended_at_ = earlier.ended_at;
@@ -91,14 +91,16 @@ Attempts::Attempts(const fs::path& run_folder, int64_t from, const fs::path& fal
 }
 
 bool Attempts::ask() {
+  const Clock::time_point begin = Clock::now();
   mine_ = !may_write_ || may_write_();
-  asked_at_ = Clock::now();
+  const Clock::time_point end = Clock::now();
+  ask_again_ = end - begin < kSlow ? end : end + kRest * (end - begin);
   return mine_;
 }
 
 void Attempts::reached(int64_t step) {
   reached_ = step;
-  if (Clock::now() - asked_at_ < ask_every_ ? mine_ : ask()) write();
+  if (Clock::now() < ask_again_ ? mine_ : ask()) write();
 }
 
 void Attempts::write() const {

@@ -20,9 +20,9 @@ class Attempts {
   /// kLimit runs in a row that did so ended at one and the same step without ending well; it names an older checkpoint,
   /// of the folder or below `fallback` (empty: none). `may_write` (none: always) is asked before each change of the
   /// file whether the folder is still this run's: of another run's nothing is changed. The answer may be read from a
-  /// file of a slow server: where steps are noted it holds for `ask_every`.
+  /// file of a slow server: where steps are noted one that took 5 ms or more holds for a hundred times as long.
   Attempts(const std::filesystem::path& run_folder, int64_t from, const std::filesystem::path& fallback = {},
-           std::function<bool()> may_write = {}, std::chrono::milliseconds ask_every = {});
+           std::function<bool()> may_write = {});
 
   /// Throws as the constructor would, and notes nothing.
   static void require_another(const std::filesystem::path& run_folder, int64_t from,
@@ -49,9 +49,8 @@ class Attempts {
   bool ask();
   std::filesystem::path file_;
   std::function<bool()> may_write_;
-  std::chrono::milliseconds ask_every_;
-  Clock::time_point asked_at_;
-  bool mine_ = true;  ///< what was answered then
+  Clock::time_point ask_again_;  ///< not before
+  bool mine_ = true;             ///< what was answered last
   std::string warning_;
   int64_t from_ = 0, reached_ = 0;
   int64_t ended_at_ = 0;  ///< the step at which `failures_` runs ended

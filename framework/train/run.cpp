@@ -15,17 +15,10 @@
 #include <train/assembly/device.hpp>
 #include <train/run.hpp>
 
-#include <chrono>
 #include <cstdio>
 
 namespace trainer::train {
 namespace fs = std::filesystem;
-namespace {
-
-constexpr std::chrono::seconds kAskForFolder{5};  // the lock's own signs of life are no more frequent
-
-}  // namespace
-
 Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
     : assembly_(assembly),
       request_(request),
@@ -104,8 +97,7 @@ void Run::begin_record() {
   if (!ranks_.writer()) return;
   lock_->require_mine();  // loading takes minutes
   if (steps_done() > 0 && steps_done() < recipe_.run.steps) {
-    attempts_.emplace(
-        folder_, steps_done(), recipe_.checkpoint.fallback, [this] { return lock_->is_mine(); }, kAskForFolder);
+    attempts_.emplace(folder_, steps_done(), recipe_.checkpoint.fallback, [this] { return lock_->is_mine(); });
     if (!attempts_->warning().empty()) log_warning(attempts_->warning());
   }
   checkpoint::note_committed(folder_, run_id_,

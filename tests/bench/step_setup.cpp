@@ -80,6 +80,7 @@ Setup::Setup(const nlohmann::json& settings)
   optimizer_ = std::make_unique<optim::AdamW>(trained, optim::AdamWOptions{});
   const optim::LrSchedule schedule{.kind = "constant", .lr = 1e-4};
   train::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, schedule, 0.0};
+  parts.update_first = !device_.is_cpu();  // as a run does
   trainer_ = std::make_unique<train::Trainer>(std::move(parts), 0);
 }
 
