@@ -123,9 +123,10 @@ std::vector<std::string> set_aside_in(const fs::path& root) {
 /// With why, in `notes` from `first` on; these move into the error.
 [[noreturn]] void none_whole(const fs::path& root, const std::vector<std::string>& before,
                              std::vector<std::string>& notes, std::size_t first) {
-  std::string text = root.string() +
-                     ": checkpoints exist, but none is whole. To start anew, choose another run.output or --resume "
-                     "never with an empty folder";
+  std::string text =
+      root.string() +
+      ": checkpoints exist, but none is whole. To start anew, choose another run.output, or --resume never, "
+      "which trains over the results that are there";
   for (std::size_t i = first; i < notes.size(); ++i) text += "\n  " + notes[i];
   for (const std::string& name : before) text += "\n  " + name + " was set aside by an earlier start";
   notes.resize(first);

@@ -7,7 +7,7 @@ const std::vector<Field<Data>>& data_fields() {
       field(&Data::folder, {.key = "folder",
                             .type = kPath,
                             .required = true,
-                            .help = "Folder with pictures (jpeg, png, webp, avif, tiff).",
+                            .help = "Folder with pictures (jpeg, png, webp, avif, heic, tiff).",
                             .must_exist = true}),
       field(&Data::metadata,
             {.key = "metadata",

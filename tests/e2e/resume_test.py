@@ -249,7 +249,7 @@ class Changed(RunCase):
 
     def test_caption(self):
         (self.data / self.names[0]).with_suffix(".txt").write_text("something else")
-        self.check(BAD_RECIPE, "the pictures or captions are not those", run__steps=4)
+        self.check(BAD_RECIPE, ["the pictures or captions are not those", "--resume-with recipe"], run__steps=4)
         self.again(BAD_RECIPE, "the pictures or captions are not those", run__steps=4)
 
     def test_base_weights(self):

@@ -283,8 +283,8 @@ bool require_same_content(const checkpoint::Loaded& saved, const std::map<std::s
       return;
     }
     throw Error(ExitCode::bad_recipe, what + " are not those that the checkpoint " + saved.folder.string() +
-                                          " was trained on; put them back to go on exactly, or choose another "
-                                          "run.output to start anew");
+                                          " was trained on; put them back to go on exactly, take them as they are "
+                                          "now (--resume-with recipe), or choose another run.output to start anew");
   };
   for (const auto& [key, value] : fingerprints) {
     if (key == "data") require_same(key, value, "the pictures or captions");

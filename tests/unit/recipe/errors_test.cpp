@@ -151,7 +151,7 @@ const Case kCases[] = {
      R"(recipe.toml:9:1: data.1.metadata: expected a .jsonl or .csv file, found "/x.txt")"},
     // required keys and sections
     {"[[data]]\ntrigger = \"x\"\n",
-     R"(recipe.toml:9:1: missing key "data.1.folder": Folder with pictures (jpeg, png, webp, avif, tiff).)"},
+     R"(recipe.toml:9:1: missing key "data.1.folder": Folder with pictures (jpeg, png, webp, avif, heic, tiff).)"},
     {"[[data]]\nfolder = \"\"\n", R"(recipe.toml:10:10: data.1.folder: must not be empty)"},
     {"[[data]]\nfolder = \"a\\u0000b\"\n", R"(recipe.toml:10:10: data.1.folder: the path holds a NUL character)"},
     {"[cache]\nfolder = \"${PATH}/x\"\n",
