@@ -4,10 +4,9 @@
 
 namespace trainer {
 
-/// Freed blocks of up to 32 MiB (glibc's limit) stay with the process, up to 2 GiB at the heap's end. For the process;
-/// no results depend on it. Where malloc is not glibc's, or the environment sets it (MALLOC_TRIM_THRESHOLD_,
-/// GLIBC_TUNABLES,
-/// ...), it does nothing.
+/// From now on freed blocks of up to 32 MiB (glibc's limit) stay with the process, up to 2 GiB at the heap's end. Does
+/// nothing where malloc is not glibc's, or where the environment sets it: MALLOC_TRIM_THRESHOLD_,
+/// MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES. No results depend on it.
 void keep_freed_memory();
 
 /// Gives back what is free now; for the end of a phase whose memory the next does not need.

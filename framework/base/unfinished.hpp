@@ -11,8 +11,8 @@ namespace trainer {
 bool is_unfinished(std::string_view name);
 
 /// Deletes such files in `folder` (not below it) whose process is not there any more on this machine; of this process,
-/// too, so nothing of its own may be half-written there. For a folder that no other machine writes to; one that is a link
-/// may be such, and is left alone. What cannot be looked at or deleted stays.
+/// too, so nothing of its own may be half-written there. For a folder that no other machine writes to; where a link
+/// leads others may, so a folder that is one is left alone. What cannot be looked at or deleted stays.
 void remove_unfinished(const std::filesystem::path& folder);
 
 }  // namespace trainer

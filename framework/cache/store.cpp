@@ -124,8 +124,8 @@ void Saver::save(std::string_view kind, const std::string& key, const NamedTenso
   if (const auto type = type_of(path);
       type != std::filesystem::file_type::not_found && type != std::filesystem::file_type::regular)
     throw Error(ExitCode::io, "cache entry " + path.string() +
-                                  ": a folder, pipe or device has that name; delete "
-                                  "it, and the entry is made again");
+                                  ": a folder, pipe or device has that name; delete it, and "
+                                  "the entry is made again");
   make_folder(path.parent_path());
   if (files_.empty()) since_ = std::chrono::steady_clock::now();
   files_.push_back(weights::stage_safetensors(path, {plain.begin(), plain.end()},

@@ -8,8 +8,8 @@
 
 namespace trainer::checkpoint {
 
-/// The id in RUN/run.json, or, where that file is damaged, of the newest whole checkpoint in RUN/ckpt; nullopt when there
-/// is no such file. Throws Error (bad_input) for a damaged one without a checkpoint; io.
+/// The id in RUN/run.json, or, where that file is damaged, of the newest whole checkpoint in RUN/ckpt; nullopt when
+/// there is no such file. Throws Error (bad_input) for a damaged one without a checkpoint; io.
 std::optional<std::string> stored_run_id(const std::filesystem::path& run_folder);
 
 /// A recipe as text, and what it made: "the checkpoint", or "the log and the results".

@@ -236,7 +236,7 @@ std::map<std::string, std::string> identities_of_data(Assembly& assembly, const 
           {"encoders", identity_of(encoders_of(assembly))}};
 }
 
-std::string warning_of(const recipe::Recipe& recipe, const data::Dataset& dataset) {
+std::string empty_captions_warning(const recipe::Recipe& recipe, const data::Dataset& dataset) {
   const bool wanted = recipe.train.caption_dropout < 1 && !dataset.samples.empty();
   if (!wanted || std::any_of(dataset.samples.begin(), dataset.samples.end(),
                              [](const data::Sample& sample) { return !sample.caption.empty(); }))
@@ -282,7 +282,7 @@ Prepared prepare(Assembly& assembly, metrics::Console& console, distributed::Gro
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
   ranks.require_same("the data set", identity_of(dataset));
-  if (const std::string warning = warning_of(recipe, dataset); !warning.empty()) log_warning(warning);
+  if (const std::string warning = empty_captions_warning(recipe, dataset); !warning.empty()) log_warning(warning);
   const cache::Encoders encoders = encoders_of(assembly);
   cache::Built built = cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders,
                                     build_options(console, ranks));

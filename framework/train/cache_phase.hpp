@@ -33,7 +33,7 @@ struct Prepared {
 std::map<std::string, std::string> identities_of_data(Assembly& assembly, const data::Dataset& dataset);
 
 /// What is worth a warning about the data: "" or that no sample has a caption though not all are to be dropped.
-std::string warning_of(const recipe::Recipe& recipe, const data::Dataset& dataset);
+std::string empty_captions_warning(const recipe::Recipe& recipe, const data::Dataset& dataset);
 
 /// Distinct entries that the cache phase would make. What cannot be known, as when an encoder's files are missing,
 /// counts as missing.

@@ -15,10 +15,10 @@
 #include <train/assembly/device.hpp>
 #include <train/run.hpp>
 
-#include <cstdio>
-
 namespace trainer::train {
+
 namespace fs = std::filesystem;
+
 Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
     : assembly_(assembly),
       request_(request),
@@ -294,7 +294,7 @@ void Run::validate() {
   watch.warn = [&](const std::string& problem) { warn("no validation at " + step + ": " + problem); };
   const auto result = phases_.during("validate", [&] { return train::validate(parts, ranks_, watch); });
   return_freed_memory();
-  if (!result) cut_short_ = checkpoint::stop_signal() != 0;
+  cut_short_ |= !result && checkpoint::stop_signal() != 0;
   if (!result || !ranks_.writer()) return;
   for (const std::string& file : result->bad) warn("the validation loss of " + file + " at " + step + " is not finite");
   record_.validation(steps_done(), *result);

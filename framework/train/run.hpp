@@ -128,7 +128,7 @@ class Run {
   Record record_;
   Profiler profiler_;
   distributed::First stop_;  ///< the signal that stops the run
-  bool cut_short_ = false;   ///< a validation or pictures, on this rank
+  bool cut_short_ = false;   ///< by a signal on this rank: a validation or pictures
   std::filesystem::path last_grid_, last_checkpoint_, last_export_;
   PhaseBytes phases_;
   std::optional<StepMeter> steps_;  ///< since training began

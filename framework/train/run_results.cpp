@@ -76,7 +76,7 @@ void Run::draw_samples(const std::string& title) {
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what_without_backtrace());
   } catch (const Error& error) {
     ranks_.check();  // nor is it one to go on without the others
-    cut_short_ = error.exit_code() == ExitCode::preempted;
+    cut_short_ |= error.exit_code() == ExitCode::preempted;
     if (error.exit_code() == ExitCode::locked) throw;
     log_warning("samples at step " + std::to_string(steps_done()) + ": " + error.what());
   }
@@ -181,6 +181,7 @@ void Run::leave_results() {
 }
 
 bool Run::finish() {
+  cut_short_ = false;  // training went on after what was cut short in it
   save_checkpoint(Save::at_the_end);
   if (is_validated(steps_done())) validate();
   if (ranks_.writer()) leave_results();

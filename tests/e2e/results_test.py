@@ -5,9 +5,14 @@ import time
 import unittest
 
 from interrupted import PREEMPTED, STEPS, InterruptedCase
+from program import log_lines
 
 
 class Results(InterruptedCase):
+    def measured(self, run):
+        """Steps with a validation loss."""
+        return [line["step"] for line in log_lines(run) if "validation_loss" in line]
+
     def test_signal_while_drawing(self):
         run = self.folder / "run"
         samples = {"sample__prompts": '["a"]', "sample__before": "false", "sample__every": 2}
@@ -38,6 +43,20 @@ class Results(InterruptedCase):
         self.assertFalse((run / "samples/small-2.png").exists())
         self.train(run, **base, sample__steps=2)
         self.assertTrue((run / "samples/small-2.png").exists())
+
+    def test_signal_in_the_last_validation(self):
+        run = self.folder / "run"
+        base = {"validation__fraction": 0.3, "validation__timesteps": 100, "run__steps": 2}
+        process = self.start(*self.arguments(run, **base))
+        self.wait_for_steps(process, run, 3)  # and the row of the validation before the first step
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, PREEMPTED, err)
+        self.assertIn("run the same command again for what is missing", err)
+        self.assertEqual(self.measured(run), [0])
+        self.train(run, **base)
+        self.assertEqual(self.measured(run), [0, 2])
 
     def test_what_a_stop_left_out_is_made_up(self):
         run = self.folder / "run"

@@ -338,7 +338,7 @@ int command_check(const Request& asked) {
     });
   findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
   findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
-  if (const std::string warning = warning_of(recipe, dataset); !warning.empty()) log_warning(warning);
+  if (const std::string warning = empty_captions_warning(recipe, dataset); !warning.empty()) log_warning(warning);
   std::optional<BatchShape> shape;
   if (recipe.validates() && !dataset.samples.empty())
     findings.part("validation", [&] { return check_validation(recipe, dataset); });

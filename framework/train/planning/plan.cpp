@@ -21,7 +21,7 @@
 namespace trainer::train {
 namespace {
 
-/// Batches in RAM beside those that compute: one that is read ahead, one that is handed over, one made into model inputs.
+/// Batches in RAM where other devices compute: one read ahead, one handed over, one made into model inputs.
 constexpr int64_t kBatchesAhead = 3;
 constexpr int64_t kTexts = 32;  // run together; what more of them add is extrapolated
 
