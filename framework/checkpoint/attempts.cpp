@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kSlow{5};
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLimit = std::size_t{1} << 16;
+constexpr std::size_t kFileLimit = std::size_t{1} << 16;
 
 struct Record {
   int64_t from, reached, ended_at;
@@ -32,8 +32,8 @@ struct Record {
 /// What the run before left, or nothing when it ended well. A damaged file says nothing: it is only a hint.
 std::optional<Record> read(const fs::path& file) {
   std::error_code failed;
-  if (!fs::is_regular_file(file, failed) || fs::file_size(file, failed) > kLimit) return {};
-  const std::string text = read_file(file, kLimit, "attempts");
+  if (!fs::is_regular_file(file, failed) || fs::file_size(file, failed) > kFileLimit) return {};
+  const std::string text = read_file(file, kFileLimit, "attempts");
   if (nests_deeply(text)) return {};
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto number = [&](const char* key) {

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kLimit = std::size_t{1} << 20;
+constexpr std::size_t kNoteLimit = std::size_t{1} << 20;
 constexpr uint64_t kRoom = uint64_t{1} << 15;  ///< more than run.json and its temporary copy take
 constexpr const char* kKey = "newest_checkpoint";
 
@@ -24,7 +24,7 @@ fs::path note_file(const fs::path& run_folder) { return run_folder / "run.json";
 /// run.json; an empty object when there is none or it is damaged, which is told where its id is read.
 Json read_note(const fs::path& run_folder) {
   if (type_of(note_file(run_folder)) == fs::file_type::not_found) return Json::object();
-  const std::string text = read_file(note_file(run_folder), kLimit, "run.json");
+  const std::string text = read_file(note_file(run_folder), kNoteLimit, "run.json");
   if (nests_deeply(text)) return Json::object();
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : Json::object();

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLimit = 4096;
+constexpr std::size_t kLockLimit = 4096;
 constexpr const char* kNoSigns = "-";
 constexpr std::chrono::milliseconds kLook{50};  ///< more than holder() holds the lock
 
@@ -55,7 +55,7 @@ Holder parse(const std::string& text) {
 /// Opened anew each time: that is when a network file system looks at what other machines wrote.
 Holder read_holder(const fs::path& file) {
   try {
-    return parse(read_file(file, kLimit, "lock"));
+    return parse(read_file(file, kLockLimit, "lock"));
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::not_found && error.exit_code() != ExitCode::bad_input) throw;
     return {};
@@ -64,7 +64,7 @@ Holder read_holder(const fs::path& file) {
 
 std::string boot_id() {
   try {
-    std::string text = read_file("/proc/sys/kernel/random/boot_id", kLimit, "boot id");
+    std::string text = read_file("/proc/sys/kernel/random/boot_id", kLockLimit, "boot id");
     text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
     return text;
   } catch (const Error&) {

@@ -141,9 +141,8 @@ std::size_t column(std::span<const std::string> columns, std::span<const char* c
   return std::string::npos;
 }
 
-template <typename Names>
-bool one_of(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+bool names_column(std::span<const char* const> names, const std::string& column) {
+  return std::find(names.begin(), names.end(), column) != names.end();
 }
 
 std::vector<MetadataRow> read_csv(std::string_view text) {
@@ -159,7 +158,7 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
   // As of equal keys in JSON, only one of two columns could be read, and nothing would tell which.
   for (std::size_t i = 0; i < columns.size(); ++i)
     if (const std::string& name = columns[i];
-        (one_of(kImageColumns, name) || one_of(kCaptionColumns, name)) &&
+        (names_column(kImageColumns, name) || names_column(kCaptionColumns, name)) &&
         std::find(columns.begin(), columns.begin() + static_cast<std::ptrdiff_t>(i), name) !=
             columns.begin() + static_cast<std::ptrdiff_t>(i))
       throw Error(ExitCode::bad_input, "the first line names the column \"" + name + "\" twice");

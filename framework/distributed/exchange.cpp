@@ -18,8 +18,6 @@ using std::chrono::milliseconds;
 constexpr std::chrono::hours kGlooTimeout{24 * 7};
 constexpr milliseconds kLook{100};  ///< between looks at the meeting while waiting
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 std::string text_of(const std::exception_ptr& problem) {
   try {
     std::rethrow_exception(problem);

@@ -34,8 +34,6 @@ std::string key(const std::string& name, int rank) { return key(name + "/") + st
 std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 std::string to_text(const Peer& peer) { return std::to_string(peer.pid) + ' ' + peer.address + ' ' + peer.host; }
 
 Peer parse_peer(const std::string& text) {
@@ -45,7 +43,8 @@ Peer parse_peer(const std::string& text) {
   return peer;
 }
 
-/// The store's server writes to ranks that may have gone a moment ago; their silence is what ends the run, not a signal.
+/// The store's server writes to ranks that may have gone a moment ago; their silence is what ends the run, not a
+/// signal.
 void survive_closed_connections() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);

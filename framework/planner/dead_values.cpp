@@ -16,8 +16,8 @@ namespace trainer::planner {
 namespace {
 
 /// The SDK's one operator that writes over its input; in a block it counts as the heavy call of this name.
-constexpr const char* kInPlace = "trainer::low_rank_up_";
-constexpr const char* kInPlaceCall = "low_rank_up";
+constexpr const char* kUpInPlace = "trainer::low_rank_up_";
+constexpr const char* kUpCall = "low_rank_up";
 
 }  // namespace
 
@@ -120,7 +120,7 @@ std::vector<int64_t> ValueTrace::positions_of(const std::vector<HeavyOp>& calls)
     inside += events_[i].flops;
     const std::string& name = events_[i].name;
     const bool named =
-        name == "aten::" + call.op || name == "trainer::" + call.op || (name == kInPlace && call.op == kInPlaceCall);
+        name == "aten::" + call.op || name == "trainer::" + call.op || (name == kUpInPlace && call.op == kUpCall);
     const bool fits = call.op == "frozen_linear" ? inside <= call.flops : inside == call.flops && named;
     if (!fits) return {};
     positions[i] = static_cast<int64_t>(next);
@@ -138,7 +138,7 @@ std::set<int64_t> ValueTrace::dead(const std::vector<HeavyOp>& calls, const std:
     const Event& event = events_[i - 1];
     const int64_t position = positions[i - 1];
     if (kept.contains(position)) {  // what it was made from is not asked for, nor is what it was written over
-      if (event.name == kInPlace)
+      if (event.name == kUpInPlace)
         for (const Storage output : event.outputs) read.erase(output);
       continue;
     }

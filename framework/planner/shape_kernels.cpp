@@ -185,8 +185,8 @@ constexpr std::array kLikeFirst{"flip",
                                 "_masked_softmax",
                                 "native_dropout_backward"};
 constexpr std::array kOneNumber{"max", "min", "dot", "vdot", "prod", "trace"};
-constexpr std::array kInPlace{"relu_",        "hardswish_",  "hardtanh_",      "_fused_adamw_",
-                              "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"};
+constexpr std::array kInPlaceKernels{"relu_",        "hardswish_",  "hardtanh_",      "_fused_adamw_",
+                                     "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"};
 
 /// "aten::foo" of a message about it, or "".
 std::string operator_in(const std::string& text) {
@@ -214,7 +214,7 @@ void install_shape_kernels() {
     made->impl("convolution_backward_overrideable", &convolution_backward);
     for (const char* name : kLikeFirst) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&like_first>());
     for (const char* name : kOneNumber) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&one_number>());
-    for (const char* name : kInPlace) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&in_place>());
+    for (const char* name : kInPlaceKernels) made->impl(name, torch::CppFunction::makeFromBoxedFunction<&in_place>());
     made->impl("mse_loss_backward", &mse_loss_backward);
     made->impl("var.correction", &variance);
     made->impl("std.correction", &variance);

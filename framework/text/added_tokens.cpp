@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 #include <text/added_tokens.hpp>
+#include <text/bad_file.hpp>
 #include <text/utf8.hpp>
-#include <trainer/sdk/error.hpp>
 
 #include <algorithm>
 
@@ -9,10 +9,6 @@ namespace trainer::text {
 namespace {
 
 using Json = nlohmann::json;
-
-[[noreturn]] void fail(const char* code, const std::string& where, const std::string& what) {
-  throw Error(ExitCode::bad_input, where + ": " + what, code);
-}
 
 AddedToken read_token(const Json& entry, const std::string& where) {
   if (!entry.is_object()) fail("TOK_FIELD", where, "must be an object");

@@ -1,17 +1,13 @@
 #include <nlohmann/json.hpp>
+#include <text/bad_file.hpp>
 #include <text/post_processor.hpp>
 #include <text/utf8.hpp>
 #include <text/vocabulary.hpp>
-#include <trainer/sdk/error.hpp>
 
 namespace trainer::text {
 namespace {
 
 using Json = nlohmann::json;
-
-[[noreturn]] void fail(const char* code, const std::string& where, const std::string& what) {
-  throw Error(ExitCode::bad_input, where + ": " + what, code);
-}
 
 const Json& member(const Json& object, const char* key, Json::value_t type, const std::string& where) {
   const auto value = object.is_object() ? object.find(key) : object.end();

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
+#include <text/bad_file.hpp>
 #include <text/pre_tokenizer.hpp>
 #include <text/utf8.hpp>
-#include <trainer/sdk/error.hpp>
 
 #include <algorithm>
 #include <map>
@@ -15,10 +15,6 @@ using Json = nlohmann::json;
 // What ByteLevel with use_regex splits by (GPT-2).
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-[[noreturn]] void fail(const char* code, const std::string& where, const std::string& what) {
-  throw Error(ExitCode::bad_input, where + ": " + what, code);
-}
 
 std::string type_of(const Json& description, const std::string& where) {
   const auto type = description.is_object() ? description.find("type") : description.end();

@@ -1,8 +1,8 @@
 #include <weights/safetensors_header.hpp>
 
 #include <base/utf8.hpp>
-#include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
+#include <weights/bad_file.hpp>
 #include <weights/header_events.hpp>
 
 #include <algorithm>
@@ -17,10 +17,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "ST_ENDIAN: safetensors data is little-endian");
 
 constexpr char kFetch[] = ": interrupted download or save; fetch it again";
-
-[[noreturn]] void fail(const std::string& file, const char* code, const std::string& text) {
-  throw Error(ExitCode::bad_input, file + ": " + text, code);
-}
 
 uint64_t little_endian_u64(std::string_view bytes) {
   uint64_t number;

@@ -1,7 +1,7 @@
 #include <weights/shard_index.hpp>
 
-#include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
+#include <weights/bad_file.hpp>
 #include <weights/json_events.hpp>
 
 #include <set>
@@ -10,12 +10,8 @@
 namespace trainer::weights {
 namespace {
 
-constexpr char kFetch[] = "; the index is damaged: fetch it again";
+constexpr char kFetchIndex[] = "; the index is damaged: fetch it again";
 constexpr std::size_t kMaxDepth = 4;
-
-[[noreturn]] void fail(const std::string& file, const char* code, const std::string& text) {
-  throw Error(ExitCode::bad_input, file + ": " + text, code);
-}
 
 /// One path component that ends in .safetensors, so that no index can name a file outside its folder.
 void check_shard_name(const std::string& file, const std::string& name) {
@@ -25,9 +21,9 @@ void check_shard_name(const std::string& file, const std::string& name) {
     fail(file, "IDX_PATH", "shard name " + quote_name(name) + " leaves the model folder; do not use this model");
   }
   if (name.size() <= kSuffix.size() || name.size() > 255 || !name.ends_with(kSuffix)) {
-    fail(
-        file, "IDX_PATH",
-        "shard name " + quote_name(name) + " is not a file name of up to 255 bytes that ends in .safetensors" + kFetch);
+    fail(file, "IDX_PATH",
+         "shard name " + quote_name(name) + " is not a file name of up to 255 bytes that ends in .safetensors" +
+             kFetchIndex);
   }
 }
 
@@ -79,7 +75,7 @@ class IndexEvents final : public JsonEvents {
   }
 
  private:
-  [[noreturn]] void reject(const std::string& text) const { fail(index_.file_name, "IDX_SHAPE", text + kFetch); }
+  [[noreturn]] void reject(const std::string& text) const { fail(index_.file_name, "IDX_SHAPE", text + kFetchIndex); }
   void add(JsonScalar&& scalar) {
     if (scalar.kind != JsonScalar::Kind::string)
       reject("the shard of tensor " + quote_name(key_) + " must be a string");
@@ -87,7 +83,7 @@ class IndexEvents final : public JsonEvents {
     if (it == shards_.end()) {
       check_shard_name(index_.file_name, scalar.text);
       if (shards_.size() == kMaxShards) {
-        fail(index_.file_name, "IDX_LIMIT", "more than " + std::to_string(kMaxShards) + " shards" + kFetch);
+        fail(index_.file_name, "IDX_LIMIT", "more than " + std::to_string(kMaxShards) + " shards" + kFetchIndex);
       }
       it = shards_.emplace(std::move(scalar.text), static_cast<uint32_t>(shards_.size())).first;
     }
@@ -120,7 +116,7 @@ std::string listed(const std::vector<std::string>& names) {
 ShardIndex parse_shard_index(std::string_view text, const std::string& file_name) {
   ShardIndex index;
   index.file_name = file_name;
-  const auto reject = [&](const std::string& why) { fail(file_name, "IDX_SHAPE", why + kFetch); };
+  const auto reject = [&](const std::string& why) { fail(file_name, "IDX_SHAPE", why + kFetchIndex); };
   if (text.size() > kMaxIndexBytes) reject("it has more than " + std::to_string(kMaxIndexBytes) + " bytes");
   if (text.find('\0') != std::string_view::npos) reject("it holds a NUL byte");
   if (text.substr(0, 3) == "\xEF\xBB\xBF") reject("it begins with a byte order mark");

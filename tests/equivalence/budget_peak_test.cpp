@@ -150,7 +150,7 @@ TEST_P(BudgetPeak, StaysUnderEveryBudgetAndChangesNothing) {
   EXPECT_GE(different.size(), 3U) << "budgets between lead to plans between";
 }
 
-std::vector<Setting> settings() {
+std::vector<Setting> budget_settings() {
   std::vector<Setting> list;
   for (const prove::Subject& subject : subjects())
     if (subject.component == "flux2")
@@ -158,7 +158,7 @@ std::vector<Setting> settings() {
         list.push_back({subject, dtype, prove::Trained::default_targets, dtype == at::kFloat ? 1 : 2});
   return list;
 }
-INSTANTIATE_TEST_SUITE_P(Flux2, BudgetPeak, ::testing::ValuesIn(settings()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Flux2, BudgetPeak, ::testing::ValuesIn(budget_settings()), [](const auto& info) {
   std::string name = prove::text_of(info.param);
   std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
   return name;

@@ -18,7 +18,7 @@ using prove::Setting;
 using prove::Trained;
 using train::PlannedRecompute;
 
-constexpr int64_t kSamples = 3;  // of run_cell
+constexpr int64_t kCellSamples = 3;  // of run_cell
 
 /// All blocks run in one way.
 train::MemoryStack stack_of(std::size_t way, std::string& label) {
@@ -59,7 +59,7 @@ std::vector<train::BlockPlan> foretold(const Setting& setting, const train::Memo
   placement.prologue = placement.epilogue = at::kMeta;
   placement.blocks.assign(model->blocks().size(), at::kMeta);
   const prove::SampleShapes sizes = prove::shapes_of(*model, *objective, {});
-  train::BatchShape batch{kSamples, sizes.latents, {}};
+  train::BatchShape batch{kCellSamples, sizes.latents, {}};
   for (const auto& [name, input] : sizes.conditioning)
     batch.conditioning.push_back({name, input.below > 0 ? at::kLong : at::kFloat, input.shape});
   return train::dry_blocks({*model, *objective, memory, placement, trained, {}, false, 1.0, 1, std::move(batch)});
@@ -94,7 +94,7 @@ TEST_P(Elision, IsForetold) {
   }
 }
 
-std::vector<Setting> settings() {
+std::vector<Setting> elision_settings() {
   std::vector<Setting> list;
   for (const prove::Subject& subject : subjects())
     for (const Trained trained : {Trained::default_targets, Trained::shared_layers, Trained::all}) {
@@ -105,7 +105,7 @@ std::vector<Setting> settings() {
     }
   return list;
 }
-INSTANTIATE_TEST_SUITE_P(Subjects, Elision, ::testing::ValuesIn(settings()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Subjects, Elision, ::testing::ValuesIn(elision_settings()), [](const auto& info) {
   std::string name = prove::text_of(info.param);
   std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
   return name;

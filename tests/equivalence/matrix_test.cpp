@@ -93,13 +93,13 @@ TEST_P(Matrix, EveryTrainedTensorLearns) {
   EXPECT_EQ(still, "");
 }
 
-std::vector<Setting> settings() {
+std::vector<Setting> matrix_settings() {
   std::vector<Setting> list;
   for (const prove::Subject& subject : subjects())
     for (const Setting& setting : settings_of(subject)) list.push_back(setting);
   return list;
 }
-INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()),
+INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(matrix_settings()),
                          [](const auto& info) { return word_of(info.param); });
 
 /// A step that dies in any micro-batch, before its forward or with its activations kept, and is run again: as if

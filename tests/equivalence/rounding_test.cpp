@@ -62,7 +62,7 @@ TEST(RoundingAlone, TrainedWeightsAreNeverPacked) {
   }
 }
 
-std::vector<std::pair<Setting, std::string>> settings() {
+std::vector<std::pair<Setting, std::string>> rounding_settings() {
   std::vector<std::pair<Setting, std::string>> list;
   for (const prove::Subject& subject : subjects())
     for (const Setting& setting : settings_of(subject))
@@ -70,7 +70,7 @@ std::vector<std::pair<Setting, std::string>> settings() {
         for (const std::string& name : prove::rounding_strategies(loader())) list.emplace_back(setting, name);
   return list;
 }
-INSTANTIATE_TEST_SUITE_P(All, Rounding, ::testing::ValuesIn(settings()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, Rounding, ::testing::ValuesIn(rounding_settings()), [](const auto& info) {
   std::string name = word_of(info.param.first) + info.param.second;
   std::erase(name, '_');
   return name;

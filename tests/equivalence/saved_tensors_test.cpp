@@ -218,7 +218,7 @@ TEST_P(Saved, TheRecomputesGraphIsThePlainOne) {
   }
 }
 
-std::vector<prove::Setting> settings() {
+std::vector<prove::Setting> saved_settings() {
   std::vector<prove::Setting> list;
   for (const prove::Subject& subject : subjects()) {
     // The diffusion models whose every block runs in every step.
@@ -229,7 +229,7 @@ std::vector<prove::Setting> settings() {
   }
   return list;
 }
-INSTANTIATE_TEST_SUITE_P(All, Saved, ::testing::ValuesIn(settings()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, Saved, ::testing::ValuesIn(saved_settings()), [](const auto& info) {
   std::string name = prove::text_of(info.param);
   std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
   return name;

@@ -98,9 +98,40 @@ GROUPS = {
 }
 
 
-def compile_one(folder, source, text, entry, options):
-    copy = folder / pathlib.Path(source).name
-    copy.write_text(text)
+@dataclasses.dataclass
+class Unit:
+    """What one compiler call makes an object of: a source, or a file of the build that includes some (Meson's unity)."""
+    entry: dict   # of compile_commands.json
+    sources: set  # of the tree
+
+
+def units():
+    for entry in json.loads((BUILD / "compile_commands.json").read_text()):
+        file = pathlib.Path(entry["directory"], entry["file"])
+        if "-unity" in file.name:
+            included = re.findall(r'#include\s*[<"]([^">]+)[">]', file.read_text())
+            yield Unit(entry, {os.path.relpath(os.path.join(file.parent, name), ROOT) for name in included})
+        else:
+            yield Unit(entry, {os.path.relpath(file, ROOT)})
+
+
+def unit_of(source, known):
+    """The one of the library that the tests link or open."""
+    found = [unit for unit in known if source in unit.sources]
+    return next((unit for unit in found if re.match(r"framework/\w+/lib\w+\.(a|so)[.\w]*\.p/", unit.entry["output"])), found[0])
+
+
+def compile_one(folder, unit, rewritten, options):
+    """An object of the unit with the rewritten ones of its sources."""
+    copies = {}
+    for source in unit.sources:
+        copies[source] = ROOT / source
+        if source in rewritten:
+            copies[source] = folder / pathlib.Path(source).name
+            copies[source].write_text(rewritten[source])
+    name, entry = min(unit.sources), unit.entry
+    copy = folder / f"unit_{pathlib.Path(name).name}"
+    copy.write_text("".join(f'#include "{file}"\n' for _, file in sorted(copies.items())))
     words = shlex.split(entry["command"])
     words[words.index("-c") + 1] = str(copy)
     words[words.index("-o") + 1] = str(copy.with_suffix(".o"))
@@ -109,17 +140,10 @@ def compile_one(folder, source, text, entry, options):
         if option in words:
             at = words.index(option)
             del words[at:at + 2]
-    done = subprocess.run(words + ["-w", "-I", (ROOT / source).parent, *options], cwd=entry["directory"], capture_output=True, text=True)
+    done = subprocess.run(words + ["-w", "-I", (ROOT / name).parent, *options], cwd=entry["directory"], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{source} with its mutants does not compile:\n{done.stderr[-3000:]}")
+        sys.exit(f"{name} with its mutants does not compile:\n{done.stderr[-3000:]}")
     return copy.with_suffix(".o")
-
-
-def entry_of(source):
-    """How the source is compiled for the library that the tests link or open."""
-    found = [entry for entry in json.loads((BUILD / "compile_commands.json").read_text())
-             if os.path.relpath(os.path.join(entry["directory"], entry["file"]), ROOT) == source]
-    return next((entry for entry in found if re.match(r"framework/\w+/lib\w+\.(a|so)[.\w]*\.p/", entry["output"])), found[0])
 
 
 def link(target, objects, replaced):
@@ -154,9 +178,11 @@ def outcome(group, programs, library, number):
 
 def build(group, folder, rewritten, pool):
     """Programs with the mutants in them (and the filters of their tests), and the library, if it is one."""
-    objects = list(pool.map(lambda pair: compile_one(folder, *pair, entry_of(pair[0]), group.options), rewritten.items()))
+    known = list(units())
+    changed = {unit.entry["output"]: unit for unit in (unit_of(source, known) for source in rewritten)}
+    objects = list(pool.map(lambda unit: compile_one(folder, unit, rewritten, group.options), changed.values()))
     if group.library:
-        library = link(group.library, objects, [f"{name}.cpp.o" for name in group.names])
+        library = link(group.library, objects, [pathlib.Path(output).name for output in changed])
         return [(BUILD / program, tests) for program, tests in group.tests], library
     return [(link(program, objects, []), tests) for program, tests in group.tests], None
 

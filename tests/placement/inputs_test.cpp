@@ -12,7 +12,7 @@ namespace {
 
 using memory::Cell;
 
-constexpr memory::Size kSize{.height = 8, .width = 8, .text = 32};
+constexpr memory::Size kInputSize{.height = 8, .width = 8, .text = 32};
 
 std::vector<std::string> waits_of_second_step(const Cell& cell) {
   const std::vector<at::Device> devices{sim::device(0), sim::device(1)};
@@ -25,7 +25,7 @@ std::vector<std::string> waits_of_second_step(const Cell& cell) {
     // In the first step recomputed blocks are compared with their forwards, which reads values.
     if (training_steps == 2 && !first) waits.insert(waits.end(), more.begin(), more.end());
   };
-  memory::measure_real(memory::miniatures().front(), cell, kSize, devices, before_step);
+  memory::measure_real(memory::miniatures().front(), cell, kInputSize, devices, before_step);
   EXPECT_EQ(training_steps, 2);
   return waits;
 }

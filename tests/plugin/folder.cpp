@@ -12,7 +12,7 @@ namespace trainer::plugin {
 namespace fs = std::filesystem;
 
 Folder::Folder() {
-  std::string name = testing::TempDir() + "trainer_plugins_XXXXXX";
+  std::string name = ::testing::TempDir() + "trainer_plugins_XXXXXX";
   if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
   path_ = name;
 }

@@ -11,7 +11,7 @@ struct Fault {
 };
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
-class Library : public testing::TestWithParam<Fault> {};
+class Library : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(Library, IsRefused) {
   const Fault& fault = GetParam();
@@ -35,7 +35,7 @@ TEST_P(Library, IsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(
     Faults, Library,
-    testing::Values(
+    ::testing::Values(
         Fault{"magic", "handshake", "is not one of this program"},
         Fault{"size", "handshake", "is not one of this program"},
         Fault{"major", "handshake", "the library is for SDK API 1.1, this program has 0.1"},

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using Perms = fs::perms;
 
-class Permissions : public testing::Test {
+class Permissions : public ::testing::Test {
  protected:
   Permissions() { folder_.add("twins", {{"name", "\"first_twin\""}, {"plugin", "\"twins\""}}); }
   [[nodiscard]] fs::path library() const { return folder_.path() / "twins.so"; }

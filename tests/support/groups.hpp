@@ -1,6 +1,7 @@
 /// @file Groups of several ranks inside of one process, a thread each, over loopback.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -61,6 +62,12 @@ inline std::string message_of(const std::exception_ptr& problem) {
   } catch (const std::exception& error) {
     return error.what();
   }
+}
+
+/// That no rank threw.
+inline void expect_good(const std::vector<std::exception_ptr>& problems) {
+  for (std::size_t rank = 0; rank < problems.size(); ++rank)
+    EXPECT_FALSE(problems[rank]) << "rank " << rank << ": " << message_of(problems[rank]);
 }
 
 }  // namespace trainer::distributed::testing

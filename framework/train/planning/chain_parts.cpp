@@ -6,15 +6,13 @@
 namespace trainer::train {
 namespace {
 
-std::size_t index_of(at::Device device) { return static_cast<std::size_t>(std::max<int64_t>(device.index(), 0)); }
-
 /// Micro-batches under way on a device at most, by its stages.
 int64_t most_under_way(const PlacementPlan& plan, std::size_t device) {
   const std::vector<Stage> stages = stages_of(plan);
   int64_t now = 0, most = 1;
   for (const ScheduleStep& step : plan.schedule) {
     const Stage& stage = stages[static_cast<std::size_t>(step.stage)];
-    if (index_of(stage.device) != device || stage.first == stage.end) continue;
+    if (dry_index(stage.device) != device || stage.first == stage.end) continue;
     now += step.pass == Pass::forward ? 1 : -1;
     most = std::max(most, now);
   }
@@ -29,7 +27,7 @@ constexpr int64_t kKernelBuffers = 48 << 10;
 std::vector<ChainPart> parts_of(const PlacementPlan& plan) {
   std::vector<ChainPart> parts;
   for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
-    const std::size_t device = index_of(plan.blocks[i]);
+    const std::size_t device = dry_index(plan.blocks[i]);
     auto part = std::find_if(parts.begin(), parts.end(), [&](const ChainPart& one) { return one.device == device; });
     if (part == parts.end()) part = parts.insert(parts.end(), {device, {}, most_under_way(plan, device)});
     part->blocks.push_back(i);

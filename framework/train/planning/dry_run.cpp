@@ -61,16 +61,14 @@ class DryRandom final : public Random {
   at::Device device_;
 };
 
-/// Index of a dry device; that of "meta" is 0.
-std::size_t index_of(at::Device device) { return static_cast<std::size_t>(std::max<int64_t>(device.index(), 0)); }
 at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
 int64_t held(std::size_t index) { return planner::bytes_in_use(dry_device(index)).current; }
 
 /// All up to the last that the model uses.
 std::size_t devices_of(const DryParts& parts) {
-  std::size_t last = index_of(parts.placement.prologue);
-  for (const at::Device device : parts.placement.blocks) last = std::max(last, index_of(device));
-  return std::max(last, index_of(parts.placement.epilogue)) + 1;
+  std::size_t last = dry_index(parts.placement.prologue);
+  for (const at::Device device : parts.placement.blocks) last = std::max(last, dry_index(device));
+  return std::max(last, dry_index(parts.placement.epilogue)) + 1;
 }
 
 /// Reads the counters of bytes and work before every step of the schedule.
@@ -94,14 +92,14 @@ class Watch {
   }
   void before_blocks(const ScheduleStep& step) {
     const Stage& stage = stages_[static_cast<std::size_t>(step.stage)];
-    const std::size_t index = index_of(stage.device);
+    const std::size_t index = dry_index(stage.device);
     if (step.micro_batch != 0 || stage.first == stage.end) return;
     bytes_[index].before_blocks = std::max(bytes_[index].before_blocks, held(index) - rest_[index]);
   }
   void before(const ScheduleStep& step) {
     end_work();
     work_.push_back({step, flops_.flops()});
-    const std::size_t index = index_of(stages_[static_cast<std::size_t>(step.stage)].device);
+    const std::size_t index = dry_index(stages_[static_cast<std::size_t>(step.stage)].device);
     if (step.pass == Pass::forward) last_forward_[index] = held(index) - gradients(index);
     if (step.pass != Pass::backward) return;
     bytes_[index].kept = std::max(bytes_[index].kept, held(index) - rest_[index] - gradients(index));
@@ -121,7 +119,7 @@ class Watch {
   [[nodiscard]] int64_t gradients(std::size_t index) const {
     int64_t bytes = 0;
     for (const Parameter* parameter : parts_.trained)
-      if (const at::Tensor& grad = parameter->value().grad(); grad.defined() && index_of(grad.device()) == index)
+      if (const at::Tensor& grad = parameter->value().grad(); grad.defined() && dry_index(grad.device()) == index)
         bytes += static_cast<int64_t>(grad.nbytes());
     return bytes;
   }
@@ -172,7 +170,7 @@ DryStep count_step(const DryParts& parts, std::vector<int64_t>& left) {
   book(bytes, &StepBytes::ema, before);
   for (const Parameter* parameter : parts.trained)
     if (!fused)
-      bytes[index_of(parameter->value().device())].gradients += static_cast<int64_t>(parameter->value().nbytes());
+      bytes[dry_index(parameter->value().device())].gradients += static_cast<int64_t>(parameter->value().nbytes());
   DryBatches batches(parts);
   const DryRandom random(parts.data);
   optim::LrSchedule schedule;

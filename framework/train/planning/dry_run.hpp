@@ -8,10 +8,16 @@
 #include <trainer/sdk/objective.hpp>
 #include <trainer/sdk/placement.hpp>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 namespace trainer::train {
+
+/// Index of a dry device; that of "meta" is 0.
+inline std::size_t dry_index(at::Device device) {
+  return static_cast<std::size_t>(std::max<int64_t>(device.index(), 0));
+}
 
 /// Shapes of one micro-batch; every sample has the same.
 struct BatchShape {

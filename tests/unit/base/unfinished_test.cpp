@@ -14,7 +14,7 @@ namespace trainer {
 namespace {
 
 namespace fs = std::filesystem;
-using Names = std::set<std::string>;
+using FileNames = std::set<std::string>;
 
 class Unfinished : public testing::Test {
  protected:
@@ -28,8 +28,8 @@ class Unfinished : public testing::Test {
     std::ofstream(folder_ / name) << "half";
   }
   /// Files, also those below.
-  [[nodiscard]] Names names() const {
-    Names all;
+  [[nodiscard]] FileNames names() const {
+    FileNames all;
     for (const auto& entry : fs::recursive_directory_iterator(folder_))
       if (!entry.is_directory()) all.insert(entry.path().lexically_relative(folder_).string());
     return all;
@@ -60,7 +60,7 @@ TEST_F(Unfinished, ThoseOfProcessesThatAreGoneAreDeleted) {
     write(name);
   fs::create_directory(folder_ / (".folder.tmp-" + gone + "-0"));
   remove_unfinished(folder_);
-  EXPECT_EQ(names(), (Names{".x.tmp-" + parent + "-1", "below/.x.tmp-" + gone + "-0", "x.tmp-1-0", ".lock"}));
+  EXPECT_EQ(names(), (FileNames{".x.tmp-" + parent + "-1", "below/.x.tmp-" + gone + "-0", "x.tmp-1-0", ".lock"}));
   EXPECT_TRUE(fs::exists(folder_ / (".folder.tmp-" + gone + "-0"))) << "no file of ours";
   remove_unfinished(folder_ / "nowhere");
   fs::create_directory_symlink(folder_ / "below", folder_ / "link");

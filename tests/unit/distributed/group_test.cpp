@@ -19,13 +19,9 @@ namespace trainer::distributed {
 namespace {
 
 using std::chrono::seconds;
+using testing::expect_good;
 using testing::message_of;
 using testing::run_ranks;
-
-void expect_good(const std::vector<std::exception_ptr>& problems) {
-  for (std::size_t rank = 0; rank < problems.size(); ++rank)
-    EXPECT_FALSE(problems[rank]) << "rank " << rank << ": " << message_of(problems[rank]);
-}
 
 TEST(Group, OfOne) {
   Group& group = Group::alone();

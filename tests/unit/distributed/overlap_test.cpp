@@ -17,6 +17,7 @@ namespace trainer::distributed {
 namespace {
 
 using std::chrono::seconds;
+using testing::expect_good;
 using testing::message_of;
 using testing::run_ranks;
 
@@ -53,11 +54,6 @@ struct Layers {
     return gradients;
   }
 };
-
-void expect_good(const std::vector<std::exception_ptr>& problems) {
-  for (std::size_t rank = 0; rank < problems.size(); ++rank)
-    EXPECT_FALSE(problems[rank]) << "rank " << rank << ": " << message_of(problems[rank]);
-}
 
 uint64_t seed_of(const Group& group, int step, int micro) {
   return static_cast<uint64_t>(100 * group.rank() + 10 * step + micro);

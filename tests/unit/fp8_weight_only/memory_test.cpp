@@ -17,8 +17,9 @@
 namespace trainer::fp8 {
 namespace {
 
-constexpr int64_t kLayers = 8, kOut = 2560, kIn = 5120;
-constexpr int64_t kTensorBytes = kOut * kIn * 2, kPackedBytes = kLayers * (kOut * kIn + kOut * 4);
+constexpr int64_t kLayers = 8, kLayerOut = 2560, kLayerIn = 5120;
+constexpr int64_t kTensorBytes = kLayerOut * kLayerIn * 2,
+                  kPackedBytes = kLayers * (kLayerOut * kLayerIn + kLayerOut * 4);
 constexpr int64_t kSlack = 6 << 20;  // the quantiser's rows and small tensors
 
 std::string layer(int64_t i) { return "blocks." + std::to_string(i) + ".up"; }
@@ -28,7 +29,7 @@ class OneAtATime final : public WeightSource {
  public:
   OneAtATime() {
     for (int64_t i = 0; i < kLayers; ++i)
-      infos_[layer(i) + ".weight"] = {layer(i) + ".weight", at::kBFloat16, {kOut, kIn}};
+      infos_[layer(i) + ".weight"] = {layer(i) + ".weight", at::kBFloat16, {kLayerOut, kLayerIn}};
   }
   [[nodiscard]] std::vector<std::string> names() const override {
     std::vector<std::string> list;
@@ -42,7 +43,7 @@ class OneAtATime final : public WeightSource {
   [[nodiscard]] at::Tensor read(std::string_view name) override {
     ++reads[std::string(name)];
     EXPECT_TRUE(last_.expired()) << "two weights of the file in memory at " << name;
-    at::Tensor tensor = at::empty({kOut, kIn}, at::kBFloat16);
+    at::Tensor tensor = at::empty({kLayerOut, kLayerIn}, at::kBFloat16);
     tensor.fill_(static_cast<double>(reads.size()));
     last_ = tensor.getIntrusivePtr();
     return tensor;
@@ -62,7 +63,7 @@ train::Inventory build(WeightSource& source, MemoryStrategy& strategy) {
   options.dtype = at::kBFloat16;
   options.format = strategy.weight_format();
   train::SourceBuilder builder(source, options);
-  for (int64_t i = 0; i < kLayers; ++i) builder.linear(layer(i), kIn, kOut, false);
+  for (int64_t i = 0; i < kLayers; ++i) builder.linear(layer(i), kLayerIn, kLayerOut, false);
   return builder.inventory();
 }
 
@@ -93,7 +94,7 @@ TEST(Streaming, ResidentMemoryFromAFile) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / ("fp8_streaming_" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
   {
-    at::Tensor one = at::empty({kOut, kIn}, at::kBFloat16);
+    at::Tensor one = at::empty({kLayerOut, kLayerIn}, at::kBFloat16);
     one.fill_(0.5);
     std::vector<std::pair<std::string, at::Tensor>> tensors;
     for (int64_t i = 0; i < kLayers; ++i) tensors.emplace_back(layer(i) + ".weight", one);

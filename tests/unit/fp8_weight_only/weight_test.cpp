@@ -17,17 +17,17 @@ namespace {
 using testing::CountedBytes;
 using testing::random_matrix;
 
-constexpr int64_t kRows = 48, kIn = 192, kOut = 320;
+constexpr int64_t kRows = 48, kWeightIn = 192, kWeightOut = 320;
 
 std::shared_ptr<Fp8Weight> packed_weight(Granularity granularity) {
-  return std::make_shared<Fp8Weight>(quantize(random_matrix(kOut, kIn), granularity, "w"));
+  return std::make_shared<Fp8Weight>(quantize(random_matrix(kWeightOut, kWeightIn), granularity, "w"));
 }
 
 /// Output and input gradient of a frozen linear.
 std::pair<at::Tensor, at::Tensor> run(const std::shared_ptr<FrozenWeight>& weight, at::ScalarType dtype) {
-  const at::Tensor x = random_matrix(kRows, kIn, 2).to(dtype).requires_grad_(true);
+  const at::Tensor x = random_matrix(kRows, kWeightIn, 2).to(dtype).requires_grad_(true);
   const at::Tensor y = frozen_linear(x, weight);
-  y.backward(random_matrix(kRows, kOut, 3).to(dtype));
+  y.backward(random_matrix(kRows, kWeightOut, 3).to(dtype));
   return {y.detach(), x.grad()};
 }
 
@@ -47,11 +47,12 @@ TEST(Fp8Weight, EqualsADenseWeightBitForBit) {
 }
 
 TEST(Fp8Weight, BytesAreExact) {
-  EXPECT_EQ(packed_weight(Granularity::channel)->bytes(), kOut * kIn + 4 * kOut);
-  EXPECT_EQ(packed_weight(Granularity::tensor)->bytes(), kOut * kIn + 4);
-  EXPECT_EQ(packed_weight(Granularity::block)->bytes(), kOut * kIn + 4 * kOut * (kIn / 64));
+  EXPECT_EQ(packed_weight(Granularity::channel)->bytes(), kWeightOut * kWeightIn + 4 * kWeightOut);
+  EXPECT_EQ(packed_weight(Granularity::tensor)->bytes(), kWeightOut * kWeightIn + 4);
+  EXPECT_EQ(packed_weight(Granularity::block)->bytes(), kWeightOut * kWeightIn + 4 * kWeightOut * (kWeightIn / 64));
   CountedBytes counted;
-  const auto weight = std::make_shared<Fp8Weight>(quantize(random_matrix(kOut, kIn), Granularity::block, "w"));
+  const auto weight =
+      std::make_shared<Fp8Weight>(quantize(random_matrix(kWeightOut, kWeightIn), Granularity::block, "w"));
   EXPECT_EQ(counted.live(), weight->bytes());
 }
 
@@ -63,21 +64,22 @@ TEST(Fp8Weight, MovesWithItsScale) {
 
 TEST(Fp8Weight, SavesNothingButTheHandle) {
   const auto weight = packed_weight(Granularity::channel);
-  const at::Tensor leaf = random_matrix(kRows, kIn, 2).requires_grad_(true);
+  const at::Tensor leaf = random_matrix(kRows, kWeightIn, 2).requires_grad_(true);
   CountedBytes bytes;
   at::Tensor y;
   {
     const at::Tensor x = leaf * 2;  // a multiplication by a number saves nothing
     y = frozen_linear(x, weight);
   }
-  EXPECT_EQ(bytes.live(), kRows * kOut * 4) << "only y lives: neither x nor the expanded weight";
-  EXPECT_GE(bytes.peak(), kRows * kOut * 4 + kOut * kIn * 4) << "the expanded weight was counted while it lived";
+  EXPECT_EQ(bytes.live(), kRows * kWeightOut * 4) << "only y lives: neither x nor the expanded weight";
+  EXPECT_GE(bytes.peak(), kRows * kWeightOut * 4 + kWeightOut * kWeightIn * 4)
+      << "the expanded weight was counted while it lived";
   y.sum().backward();
-  EXPECT_EQ(bytes.live(), kRows * kOut * 4 + kRows * kIn * 4) << "y and the gradient";
+  EXPECT_EQ(bytes.live(), kRows * kWeightOut * 4 + kRows * kWeightIn * 4) << "y and the gradient";
 }
 
 TEST(Fp8Weight, NoHistory) {
-  const at::Tensor x = random_matrix(kRows, kIn, 2);
+  const at::Tensor x = random_matrix(kRows, kWeightIn, 2);
   EXPECT_FALSE(frozen_linear(x, packed_weight(Granularity::tensor)).requires_grad());
   EXPECT_FALSE(packed_weight(Granularity::tensor)->dense(at::kFloat).requires_grad());
 }
@@ -89,14 +91,14 @@ TEST(Fp8Weight, KeepsItsExpansionWhenTold) {
   EXPECT_EQ(weight->kept_bytes(), 0);
   weight->keep();
   const auto [kept_y, kept_grad] = run(weight, at::kBFloat16);
-  EXPECT_EQ(weight->kept_bytes(), kOut * kIn * 2);
+  EXPECT_EQ(weight->kept_bytes(), kWeightOut * kWeightIn * 2);
   EXPECT_TRUE(test::same_bits(y, kept_y) && test::same_bits(grad, kept_grad));
   {
     CountedBytes bytes;
-    const at::Tensor g = weight->grad_input(random_matrix(1, kOut, 3).to(at::kBFloat16));
-    EXPECT_LT(bytes.peak(), kOut * kIn * 2) << "nothing was expanded";
+    const at::Tensor g = weight->grad_input(random_matrix(1, kWeightOut, 3).to(at::kBFloat16));
+    EXPECT_LT(bytes.peak(), kWeightOut * kWeightIn * 2) << "nothing was expanded";
     // Another dtype than the kept one is expanded anew.
-    EXPECT_EQ(weight->grad_input(random_matrix(1, kOut, 3)).scalar_type(), at::kFloat);
+    EXPECT_EQ(weight->grad_input(random_matrix(1, kWeightOut, 3)).scalar_type(), at::kFloat);
   }
   weight->release();
   EXPECT_EQ(weight->kept_bytes(), 0);

@@ -33,8 +33,9 @@ TEST_F(Locate, AnOverrideIsNamed) {
 }
 
 TEST_F(Locate, OtherMessagesStayAsTheyAre) {
-  for (const char* text : {"", "there is nothing to prove: it is empty", "plugin \"one\", create: no", "nothing.of.it: x",
-                           "recipe.toml:3:4: memory.one.save: x", "memory: x", ".: x", "memory.: x", "memory.one.save"})
+  for (const char* text :
+       {"", "there is nothing to prove: it is empty", "plugin \"one\", create: no", "nothing.of.it: x",
+        "recipe.toml:3:4: memory.one.save: x", "memory: x", ".: x", "memory.: x", "memory.one.save"})
     EXPECT_EQ(at(text), text);
   EXPECT_EQ(with_position("memory.one.save: x", "/nowhere.toml", {}), "memory.one.save: x");
 }

@@ -15,7 +15,7 @@
 namespace trainer::w8a8 {
 namespace {
 
-constexpr int64_t kRows = 200, kIn = 1024, kOut = 2048;
+constexpr int64_t kDryRows = 200, kDryIn = 1024, kDryOut = 2048;
 const at::Device kDry(at::kMeta, 7);
 const std::vector<bool> kCuda{false, false, false, false, false, false, false, true};
 
@@ -31,7 +31,7 @@ class OnDryCuda : public ::testing::Test {
   }
   static W8A8Weight weight(Code code) {
     W8A8Weight made(
-        fp8::quantize(fp8::testing::random_matrix(kOut, kIn, 2), fp8::Granularity::channel, "weight", code));
+        fp8::quantize(fp8::testing::random_matrix(kDryOut, kDryIn, 2), fp8::Granularity::channel, "weight", code));
     made.to(kDry);
     return made;
   }
@@ -47,17 +47,17 @@ class OnDryCuda : public ::testing::Test {
 };
 
 /// Scales of rows and columns, and what one is: a few numbers a row or a column.
-constexpr int64_t kSmall = 32 * (kRows + kIn + kOut);
+constexpr int64_t kSmall = 32 * (kDryRows + kDryIn + kDryOut);
 
 TEST_F(OnDryCuda, ProductsAllocateWhatTheyDoThere) {
   for (const Code code : {Code::e4m3, Code::int8}) {
     const W8A8Weight frozen = weight(code);
-    const at::Tensor x = data(kRows, kIn), g = data(kRows, kOut);
+    const at::Tensor x = data(kDryRows, kDryIn), g = data(kDryRows, kDryOut);
     const int64_t sum = code == Code::int8 ? 4 : 0;
     const int64_t forward = bytes([&] { static_cast<void>(frozen.matmul(x)); }),
                   backward = bytes([&] { static_cast<void>(frozen.grad_input(g)); });
-    const int64_t expected = kRows * kIn + kRows * kOut * (2 + sum),
-                  expected_back = kRows * kOut + kIn * kOut + kRows * kIn * (2 + sum);
+    const int64_t expected = kDryRows * kDryIn + kDryRows * kDryOut * (2 + sum),
+                  expected_back = kDryRows * kDryOut + kDryIn * kDryOut + kDryRows * kDryIn * (2 + sum);
     EXPECT_GE(forward, expected);
     EXPECT_LE(forward, expected + kSmall);
     EXPECT_GE(backward, expected_back);
@@ -67,18 +67,21 @@ TEST_F(OnDryCuda, ProductsAllocateWhatTheyDoThere) {
 
 TEST_F(OnDryCuda, FewRowsAreFilledUp) {
   const W8A8Weight frozen = weight(Code::e4m3);
-  const at::Tensor x = data(3, kIn);
-  EXPECT_GE(bytes([&] { EXPECT_EQ(frozen.matmul(x).sizes(), at::IntArrayRef({3, kOut})); }), 32 * (kIn + 2 * kOut));
+  const at::Tensor x = data(3, kDryIn);
+  EXPECT_GE(bytes([&] {
+              EXPECT_EQ(frozen.matmul(x).sizes(), at::IntArrayRef({3, kDryOut}));
+            }),
+            32 * (kDryIn + 2 * kDryOut));
 }
 
 TEST_F(OnDryCuda, TheCpusPathIsAnother) {
   const W8A8Weight frozen = weight(Code::int8);
-  const at::Tensor x = data(kRows, kIn);
+  const at::Tensor x = data(kDryRows, kDryIn);
   const int64_t there = bytes([&] { static_cast<void>(frozen.matmul(x)); });
   const auto now = [&] { return bytes([&] { static_cast<void>(frozen.matmul(x)); }); };
   {
     const fused::DryCuda of_another({true});
-    EXPECT_GT(now(), there + kRows * kIn);
+    EXPECT_GT(now(), there + kDryRows * kDryIn);
   }
   EXPECT_EQ(now(), there) << "as before";
 }
@@ -86,10 +89,10 @@ TEST_F(OnDryCuda, TheCpusPathIsAnother) {
 TEST_F(OnDryCuda, AnAdaptersPartsAreCounted) {
   constexpr int64_t kRank = 16, kSlots = 3;
   const auto wide = at::TensorOptions(at::kFloat).device(kDry);
-  const at::Tensor x = data(kRows, kIn), y = data(kRows, kOut), a = at::empty({kRank, kIn}, wide),
-                   b = at::empty({kOut, kRank}, wide);
-  const int64_t kept = kRows * kRank * 4 + kRows * kOut * 2;  // x A^T and the result
-  EXPECT_EQ(bytes([&] { low_rank_sum(x, y, a, b, 1); }), kept + kSlots * 2 * kRank * (kRows + kOut));
+  const at::Tensor x = data(kDryRows, kDryIn), y = data(kDryRows, kDryOut), a = at::empty({kRank, kDryIn}, wide),
+                   b = at::empty({kDryOut, kRank}, wide);
+  const int64_t kept = kDryRows * kRank * 4 + kDryRows * kDryOut * 2;  // x A^T and the result
+  EXPECT_EQ(bytes([&] { low_rank_sum(x, y, a, b, 1); }), kept + kSlots * 2 * kRank * (kDryRows + kDryOut));
 }
 
 }  // namespace

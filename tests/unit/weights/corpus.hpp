@@ -10,6 +10,8 @@
 
 namespace trainer::weights::corpus {
 
+inline constexpr Profile kCompat = Profile::compat;
+
 struct Case {
   std::string label;
   std::string bytes;

@@ -4,8 +4,6 @@
 namespace trainer::weights::corpus {
 namespace {
 
-constexpr Profile kCompat = Profile::compat;
-
 std::vector<Case> length_cases() {
   const std::string good = file(kGood, 8);
   return {

@@ -4,8 +4,6 @@
 namespace trainer::weights::corpus {
 namespace {
 
-constexpr Profile kCompat = Profile::compat;
-
 std::string with_field(const std::string& field) {
   return file("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]," + field + "}}", 8);
 }

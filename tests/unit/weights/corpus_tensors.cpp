@@ -4,8 +4,6 @@
 namespace trainer::weights::corpus {
 namespace {
 
-constexpr Profile kCompat = Profile::compat;
-
 std::string two(uint64_t b1, uint64_t e1, uint64_t b2, uint64_t e2, std::size_t data_bytes) {
   const auto floats = [](uint64_t begin, uint64_t end) { return "[" + std::to_string((end - begin) / 4) + "]"; };
   return file("{" + entry("a", "F32", floats(b1, e1), b1, e1) + "," + entry("b", "F32", floats(b2, e2), b2, e2) + "}",

@@ -33,7 +33,7 @@ kernels::GatedResidual arguments(const Tensor& shape, const Tensor& x, const Ten
           data(y),         gate.size(0) == 1 ? 0 : gate.stride(0)};
 }
 
-Tensor forward(const Tensor& x, const Tensor& gate, const Tensor& y) {
+Tensor gated_residual_forward(const Tensor& x, const Tensor& gate, const Tensor& y) {
   const Tensor base = x.contiguous(), factor = dense_rows(gate), added = y.contiguous();
   Tensor sum = at::empty(x.sizes(), x.options());
   if (sum.is_meta() || sum.numel() == 0) return sum;
@@ -67,7 +67,7 @@ Tensor gate_gradient(const Tensor& grad, const Tensor& gate, const Tensor& y) {
 }
 
 /// Gradients of y and, where y is given, of the gate.
-Gradients backward(const Tensor& grad, const Tensor& gate, const Maybe& y) {
+Gradients gated_residual_backward(const Tensor& grad, const Tensor& gate, const Maybe& y) {
   const Tensor grads = grad.contiguous(), factor = dense_rows(gate);
   Tensor grad_y = at::empty(grad.sizes(), grad.options()), grad_gate;
   if (!grad.is_meta() && grad.numel() > 0) {
@@ -137,8 +137,8 @@ void install_gated_residual(torch::Library& library) {
   library.def("gated_residual(Tensor x, Tensor gate, Tensor y) -> Tensor");
   library.def("gated_residual_backward(Tensor grad, Tensor gate, Tensor? y) -> (Tensor, Tensor)");
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
-    library.impl("gated_residual", torch::dispatch(key, &forward));
-    library.impl("gated_residual_backward", torch::dispatch(key, &backward));
+    library.impl("gated_residual", torch::dispatch(key, &gated_residual_forward));
+    library.impl("gated_residual_backward", torch::dispatch(key, &gated_residual_backward));
   }
 }
 

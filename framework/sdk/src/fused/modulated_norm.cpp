@@ -45,7 +45,7 @@ kernels::ModulatedNorm arguments(const Tensor& x, const Tensor& shift, const Ten
           step_of(scale)};
 }
 
-Tensor forward(const Tensor& x, const Tensor& shift, const Tensor& scale, double eps) {
+Tensor modulated_norm_forward(const Tensor& x, const Tensor& shift, const Tensor& scale, double eps) {
   const Tensor dense = x.contiguous(), from = dense_rows(shift), factor = dense_rows(scale);
   Tensor y = at::empty(x.sizes(), x.options());
   if (y.is_meta() || y.numel() == 0) return y;
@@ -86,7 +86,7 @@ void on_cpu(const kernels::ModulatedNorm& a, const Tensor& grad, const Results& 
 }
 
 /// Gradients of x, shift and scale; those of the last two only when `sums`.
-Gradients backward(const Tensor& grad, const Tensor& x, const Tensor& scale, double eps, bool sums) {
+Gradients modulated_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& scale, double eps, bool sums) {
   const Tensor dense = x.contiguous(), factor = dense_rows(scale), grads = grad.contiguous();
   Tensor grad_x = at::empty(x.sizes(), x.options()), grad_shift, grad_scale, moments;
   if (sums) {
@@ -170,8 +170,8 @@ void install_modulated_norm(torch::Library& library) {
   library.def(
       "modulated_norm_backward(Tensor grad, Tensor x, Tensor scale, float eps, bool sums) -> (Tensor, Tensor, Tensor)");
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
-    library.impl("modulated_norm", torch::dispatch(key, &forward));
-    library.impl("modulated_norm_backward", torch::dispatch(key, &backward));
+    library.impl("modulated_norm", torch::dispatch(key, &modulated_norm_forward));
+    library.impl("modulated_norm_backward", torch::dispatch(key, &modulated_norm_backward));
   }
 }
 

@@ -61,7 +61,7 @@ const void* at_token(const Tensor& turned, int64_t first) {
   return static_cast<const char*>(turned.const_data_ptr()) + first * turned.stride(1) * turned.element_size();
 }
 
-Tensor forward(at::TensorList parts, at::TensorList weights, const Tensor& table, double eps) {
+Tensor norm_rope_forward(at::TensorList parts, at::TensorList weights, const Tensor& table, double eps) {
   const std::vector<Tensor> all = parts.vec();
   const Tensor& one = all.front();
   Tensor y = at::empty({one.size(0), total_tokens(all), one.size(2), one.size(3)}, one.options());
@@ -109,8 +109,8 @@ void part_gradient(const kernels::NormRope& a, const void* grad, Tensor& grad_x)
 }
 
 /// Gradients of the parts, then of the weights when `sums`.
-std::vector<Tensor> backward(const Tensor& grad, at::TensorList parts, at::TensorList weights, const Tensor& table,
-                             double eps, bool sums) {
+std::vector<Tensor> norm_rope_backward(const Tensor& grad, at::TensorList parts, at::TensorList weights,
+                                       const Tensor& table, double eps, bool sums) {
   const Tensor grads = tokens_of(grad), angles = table.contiguous();
   std::vector<Tensor> result, weight_gradients;
   int64_t first = 0;
@@ -215,8 +215,8 @@ void install_norm_rope(torch::Library& library) {
   library.def(
       "norm_rope_backward(Tensor grad, Tensor[] x, Tensor[] weights, Tensor table, float eps, bool sums) -> Tensor[]");
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
-    library.impl("norm_rope", torch::dispatch(key, &forward));
-    library.impl("norm_rope_backward", torch::dispatch(key, &backward));
+    library.impl("norm_rope", torch::dispatch(key, &norm_rope_forward));
+    library.impl("norm_rope_backward", torch::dispatch(key, &norm_rope_backward));
   }
 }
 

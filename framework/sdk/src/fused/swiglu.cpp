@@ -30,7 +30,7 @@ kernels::SwiGlu arguments(const Rows& x, const void* before, int64_t before_widt
   return {dtype_of(x.tensor), x.count, x.width / 2, before_width, x.data(), before, x.step, before_step};
 }
 
-at::Tensor forward(const at::Tensor& x, const Maybe& before) {
+at::Tensor swiglu_forward(const at::Tensor& x, const Maybe& before) {
   const bool joined = before.has_value() && before->defined();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = x.size(-1) / 2 + (joined ? before->size(-1) : 0);
@@ -48,7 +48,7 @@ at::Tensor forward(const at::Tensor& x, const Maybe& before) {
 }
 
 /// `grad` of the silu(gate) up part alone.
-at::Tensor backward(const at::Tensor& grad, const at::Tensor& x) {
+at::Tensor swiglu_backward(const at::Tensor& grad, const at::Tensor& x) {
   at::Tensor grad_x = at::empty(x.sizes(), x.options());
   const Rows rows(x), grads(grad);
   if (grad_x.is_meta() || grad_x.numel() == 0) return grad_x;
@@ -109,8 +109,8 @@ void install_swiglu(torch::Library& library) {
   library.def("swiglu(Tensor x, Tensor? before) -> Tensor");
   library.def("swiglu_backward(Tensor grad, Tensor x) -> Tensor");
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
-    library.impl("swiglu", torch::dispatch(key, &forward));
-    library.impl("swiglu_backward", torch::dispatch(key, &backward));
+    library.impl("swiglu", torch::dispatch(key, &swiglu_forward));
+    library.impl("swiglu_backward", torch::dispatch(key, &swiglu_backward));
   }
 }
 
