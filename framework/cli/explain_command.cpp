@@ -12,7 +12,8 @@ void add_explain(CLI::App& app, Common& common) {
   static std::string key;
   static RecipeArguments recipe;
   CLI::App* command = app.add_subcommand("explain", "Explain a recipe key or section: type, default, range, meaning");
-  command->add_option("KEY", key, "e.g. optimizer.lr, optimizer or memory.full_checkpointing")->required();
+  command->add_option(
+      "KEY", key, "e.g. optimizer.lr, optimizer or memory.full_checkpointing; without it: all sections and components");
   command->add_option(
       "RECIPE", recipe.file,
       "with memory.NAME: also what the strategy keeps and recomputes in each type of block of this recipe");

@@ -2,17 +2,37 @@
 #include <signal.h>
 #include <base/files.hpp>
 #include <base/log.hpp>
-#include <base/printable.hpp>
+#include <base/report.hpp>
 #include <cli/commands.hpp>
 #include <cli/standard_streams.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
 
-#include <cstdio>
-
 namespace {
 
 using trainer::ExitCode;
+
+/// The options that a command and those above it take, as they are written.
+std::vector<std::string> options_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  for (const CLI::App* command : app.get_subcommands())
+    for (std::string& name : options_of(*command)) names.push_back(std::move(name));
+  return names;
+}
+
+/// A message about words of the command line that nothing takes.
+std::string unknown_words(const CLI::App& app) {
+  std::string text;
+  for (const std::string& word : app.remaining(/*recurse=*/true)) {
+    const bool option = word.starts_with("-");
+    const std::string name = word.substr(0, word.find('='));
+    text += (text.empty() ? "" : "\n") + std::string(option ? "unknown option \"" : "not expected: \"") +
+            (option ? name : word) + "\"" + (option ? trainer::did_you_mean(name, options_of(app)) : "");
+  }
+  return text + "; `trainer COMMAND --help` lists the options of a command";
+}
 
 /// A message about the command that does not exist; empty when that is not what is wrong.
 std::string unknown_command(const CLI::App& app) {
@@ -25,7 +45,7 @@ std::string unknown_command(const CLI::App& app) {
   return {};
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, trainer::cli::Common& common) {
   CLI::App app{"Trains image diffusion transformers from TOML recipes.", "trainer"};
   app.set_version_flag("--version", TRAINER_VERSION);
   app.require_subcommand(1);
@@ -36,7 +56,6 @@ int run(int argc, char** argv) {
   app.footer(
       "Example: trainer run recipes/quickstart.toml\n`trainer COMMAND --help` shows an example of each. Results go to "
       "stdout, progress and errors to stderr.");
-  trainer::cli::Common common;
   app.add_option("--libtorch", common.libtorch, "LibTorch " TRAINER_TORCH_VERSION " to use")
       ->envname("TRAINER_LIBTORCH");
   app.add_option("--plugin-dir", common.plugin_dirs, "Another folder of plugins (repeatable)")->expected(1)->take_all();
@@ -54,6 +73,8 @@ int run(int argc, char** argv) {
     const std::string unknown = unknown_command(app);
     if (unknown.empty()) return app.exit(error), static_cast<int>(ExitCode::usage);
     throw trainer::Error(ExitCode::usage, unknown);
+  } catch (const CLI::ExtrasError&) {
+    throw trainer::Error(ExitCode::usage, unknown_words(app));
   } catch (const CLI::ParseError& error) {
     return static_cast<int>(app.exit(error) == 0 ? ExitCode::done : ExitCode::usage);
   }
@@ -66,12 +87,12 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   trainer::cli::open_closed_streams();
   ::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files becomes a write error, which names the file
-  const auto report = [](ExitCode code, const char* message) {
-    std::fprintf(stderr, "error: %s\n", trainer::printable_lines(message).c_str());
-    return static_cast<int>(code);
+  trainer::cli::Common common;
+  const auto report = [&](ExitCode code, const std::string& text) {
+    return trainer::report_error(code, text, common.json);
   };
   try {
-    return trainer::cli::after_output(run(argc, argv));
+    return trainer::cli::after_output(run(argc, argv, common));
   } catch (const trainer::Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {

@@ -42,6 +42,20 @@ int list(const Common& common) {
   return all_usable && found.problems.empty() ? 0 : static_cast<int>(ExitCode::plugin_rejected);
 }
 
+/// The manifest that is meant: a file, or the name of a component of the search path.
+std::string manifest_file(const std::string& given, const Layout& layout) {
+  std::error_code unreadable;
+  if (std::filesystem::exists(given, unreadable)) return given;
+  const plugin::Found found = plugin::find_manifests(layout.plugins);
+  std::vector<std::string> names;
+  for (const plugin::Manifest& manifest : found.manifests) {
+    if (manifest.schema.name == given) return manifest.file.string();
+    names.push_back(manifest.schema.name);
+  }
+  throw Error(ExitCode::not_found, "there is no file \"" + given + "\", and no plugin of that name in the search path" +
+                                       did_you_mean(given, names) + "; `trainer plugins list` shows them");
+}
+
 }  // namespace
 
 void add_plugins(CLI::App& app, Common& common) {
@@ -56,7 +70,7 @@ void add_plugins(CLI::App& app, Common& common) {
   listing->callback([&common] { common.action = [&common] { return list(common); }; });
   CLI::App* check =
       command->add_subcommand("check", "Load one plugin and prove that it trains what the plain run trains");
-  check->add_option("FILE", file, "manifest (NAME.plugin.toml)")->required();
+  check->add_option("FILE", file, "manifest (NAME.plugin.toml), or a name of `trainer plugins list`")->required();
   check->add_option("--model", model, "Folder with weights, for a model plugin that offers no miniature of itself");
   check->add_option("--device", devices, "Device to run on (cpu); for a placement two or more, e.g. cuda:0 cuda:1");
   check->add_flag("--all", all, "Print the rows of combinations that refuse each other, too, instead of their number");
@@ -66,9 +80,14 @@ void add_plugins(CLI::App& app, Common& common) {
       "so that `trainer run` does not warn.\nExample: trainer plugins check my_plugin.plugin.toml");
   check->callback([&common] {
     common.action = [&common] {
+      const Layout layout = find_layout(common.plugin_dirs);
       return call_engine("plugins_check",
-                         {{"file", file}, {"model", model}, {"devices", devices}, {"all", all}, {"json", common.json}},
-                         find_layout(common.plugin_dirs), common.libtorch);
+                         {{"file", manifest_file(file, layout)},
+                          {"model", model},
+                          {"devices", devices},
+                          {"all", all},
+                          {"json", common.json}},
+                         layout, common.libtorch);
     };
   });
 }

@@ -87,6 +87,19 @@ std::string explain_section(const SectionSchema& section, const ComponentList& c
   return text;
 }
 
+std::string explain_all(const ComponentList& components) {
+  std::string text = "Sections of a recipe, with the components that may stand there:\n";
+  for (const SectionSchema& section : sections()) {
+    std::string named;
+    for (const ComponentSchema* component : components.all())
+      if (component->kind == section.component) named += (named.empty() ? "" : ", ") + component->name;
+    const std::string name = section.repeated ? "[[" + section.name + "]]" : "[" + section.name + "]";
+    text += "  " + name + std::string(name.size() < 17 ? 17 - name.size() : 1, ' ') + first_sentence(section.summary) +
+            "\n" + (named.empty() ? "" : std::string(19, ' ') + named + "\n");
+  }
+  return text + "`trainer explain NAME` shows the keys of one, `trainer explain SECTION.KEY` a key.\n";
+}
+
 /// "data.0.folder" is asked for as "data.folder".
 std::string without_number(std::string_view key) {
   std::string out(key);
@@ -151,6 +164,7 @@ std::string others_beside(const std::string& wanted, const std::vector<std::stri
 
 std::string explain(std::string_view key, std::span<const ComponentSchema> plugins) {
   const ComponentList components(plugins);
+  if (key.empty()) return explain_all(components);
   const std::string wanted = without_number(key);
   std::vector<std::string> names;
   for (const SectionSchema& section : sections()) {

@@ -10,7 +10,8 @@
 namespace trainer::recipe {
 
 /// Type, default, range and help of a key ("optimizer.lr"), or the keys of a section ("optimizer", "memory.NAME"). An
-/// option that several components have is explained for each. Throws Error (usage) with the nearest name.
+/// option that several components have is explained for each; an empty key: all sections. Throws Error (usage) with the
+/// nearest name.
 std::string explain(std::string_view key, std::span<const ComponentSchema> components);
 
 /// The whole reference as Markdown (built-in components are added).

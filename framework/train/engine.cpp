@@ -6,19 +6,23 @@
 #include <base/files.hpp>
 #include <base/heap.hpp>
 #include <base/log.hpp>
-#include <base/printable.hpp>
+#include <base/report.hpp>
 #include <data/image.hpp>
 #include <planner/byte_counter.hpp>
 #include <recipe/locate.hpp>
 #include <train/commands/commands.hpp>
 #include <trainer/sdk/error.hpp>
 
-#include <cstdio>
 #include <cstring>
 #include <map>
 
 namespace trainer::train {
 namespace {
+
+/// Warnings of LibTorch and of plugins (TORCH_WARN) read like ours.
+class LoggedWarnings final : public c10::WarningHandler {
+  void process(const c10::Warning& warning) override { log_warning(warning.msg()); }
+};
 
 int dispatch(const std::string& command, const Request& request) {
   static const std::map<std::string, int (*)(const Request&)> commands{
@@ -42,11 +46,6 @@ std::string short_text(const c10::Error& error) {
   return text.substr(0, text.find("\nException raised from"));
 }
 
-int report(ExitCode code, const std::string& message) {
-  std::fprintf(stderr, "error: %s\n", printable_lines(message).c_str());
-  return static_cast<int>(code);
-}
-
 }  // namespace
 }  // namespace trainer::train
 
@@ -54,10 +53,13 @@ extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const 
                                                                           const char* request) {
   using namespace trainer;
   using namespace trainer::train;
+  Request parsed;
+  const auto report = [&](ExitCode code, const std::string& text) { return report_error(code, text, parsed.json); };
   if (std::strcmp(version, TRAINER_VERSION) != 0)
     return report(ExitCode::unavailable, std::string("this program is version ") + version + ", its engine is " +
                                              TRAINER_VERSION + "; install both anew");
-  Request parsed;
+  LoggedWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard logged(&warnings);
   try {
     parsed = parse_request(request);
     return dispatch(command, parsed);

@@ -26,7 +26,7 @@ void Run::announce() const {
     log_info("all " + format_count(trained) + " parameters are trained");
   const std::string done = std::to_string(steps_done()), steps = std::to_string(recipe_.run.steps);
   log_info(
-      std::to_string(prepared_.pictures) + (recipe_.pictures() ? " pictures" : " texts") +
+      std::to_string(prepared_.pictures) + (recipe_.pictures() ? " picture" : " text") + (prepared_.pictures == 1 ? "" : "s") +
       (prepared_.held_out > 0 ? " (" + std::to_string(prepared_.held_out) + " more held out for validation)" : "") +
       ", batch " + std::to_string(recipe_.train.batch_size) + ", " + steps + " steps" +
       (ranks_.size() > 1 ? ", " + ranks_.describe() + " with " + std::to_string(assembly_.share().micro_batches) +
@@ -92,6 +92,9 @@ void Run::print_results() const {
   if (const std::string validation = in_words(record_.validations()); !validation.empty())
     std::printf("validation  %s\n", validation.c_str());
   std::printf("%-11s %s\n", loaded_.adapter ? "LoRA" : "model", printable(last_export_.string()).c_str());
+  if (!loaded_.adapter && recipe_.pictures())
+    std::printf("            draw with it: trainer sample %s --set model.path=%s --prompt \"...\"\n",
+                printable(recipe_.file).c_str(), printable(last_export_.string()).c_str());
   if (!last_grid_.empty()) std::printf("samples     %s\n", printable(last_grid_.string()).c_str());
   std::printf("checkpoint  %s\nlog         %s\n", printable(last_checkpoint_.string()).c_str(),
               printable((folder_ / "log.jsonl").string()).c_str());

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -172,6 +173,7 @@ std::vector<NamedTensors> LmEncoder::encode(std::span<const std::string> caption
     tokens.push_back(tokenize_caption(caption, options_.style, *tokenizer_));
     results.push_back({{"prompt_embeds", at::empty({options_.style.max_tokens, width}, result)}});
   }
+  if (const std::string cut = cut_captions(captions, tokens, options_.style.max_tokens); !cut.empty()) TORCH_WARN(cut);
   Pass pass = lay_out(tokens, options_);
   embed(pass, model_, device_);
   const int64_t last = *std::max_element(options_.layers.begin(), options_.layers.end());

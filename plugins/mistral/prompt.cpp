@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <span>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 
 namespace trainer::mistral {
 
@@ -56,6 +57,7 @@ Tokens tokenize_caption(const std::string& caption, const PromptStyle& style, co
   const auto length = static_cast<std::size_t>(style.max_tokens);
   Tokens tokens;
   tokens.count = static_cast<int64_t>(std::min(ids.size(), length));
+  tokens.cut = static_cast<int64_t>(ids.size()) - tokens.count;
   ids.resize(length, *pad);
   if (style.family == Family::mistral) {
     tokens.first = style.max_tokens - tokens.count;
@@ -63,6 +65,21 @@ Tokens tokenize_caption(const std::string& caption, const PromptStyle& style, co
   }
   tokens.ids = std::move(ids);
   return tokens;
+}
+
+std::string cut_captions(std::span<const std::string> captions, std::span<const Tokens> tokens, int64_t max_tokens) {
+  constexpr std::size_t kNamed = 3;
+  std::size_t cut = 0;
+  std::string named;
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i].cut > 0 && ++cut <= kNamed)
+      named += "\n  " + std::to_string(tokens[i].cut) + " of " + std::to_string(tokens[i].count + tokens[i].cut) +
+               " tokens of " + quote_name(captions[i]);
+  if (cut == 0) return {};
+  if (cut > kNamed) named += "\n  and of " + std::to_string(cut - kNamed) + " more";
+  return std::to_string(cut) + (cut == 1 ? " caption is" : " captions are") +
+         " longer with its template than text_encoder.max_tokens = " + std::to_string(max_tokens) +
+         ": the end is left out" + named;
 }
 
 }  // namespace trainer::mistral

@@ -13,7 +13,25 @@ USAGE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, LOCKED, BAD_RECIPE, OUT_OF_MEMORY = 2,
 
 class CommandLine(Case):
     def test_unknown_option(self):
-        self.expect(USAGE, "--fast", "run", QUICKSTART, "--fast")
+        self.expect(USAGE, 'unknown option "--fast"', "run", QUICKSTART, "--fast")
+        self.expect(USAGE, ['unknown option "--resum"', 'did you mean "--resume"'], "run", QUICKSTART, "--resum=never")
+        self.expect(USAGE, ['unknown option "--jsn"', '"--json"'], "doctor", "--jsn")
+        self.expect(USAGE, 'not expected: "second.toml"', "check", QUICKSTART, "second.toml")
+
+    def test_errors_for_programs(self):
+        """With --json an error is on stdout too, whoever finds it: the front or the engine."""
+        for code, piece, arguments in (
+            (BAD_RECIPE, "run.steps", ("run", QUICKSTART, "--set", "run.stps=3")),
+            (USAGE, "--resume", ("run", QUICKSTART, "--resum=never")),
+            (NOT_FOUND, "nothing.safetensors", ("inspect", self.folder / "nothing.safetensors")),
+            (NOT_FOUND, "sometimes", ("run", QUICKSTART, "--resume", "sometimes")),
+        ):
+            with self.subTest(piece):
+                result = self.expect(code, piece, "--json", *arguments)
+                error = json.loads(result.out)["error"]
+                self.assertEqual(error["exit_code"], code)
+                self.assertIn(piece, error["message"])
+                self.assertIn(piece, result.err)
 
     def test_unknown_command(self):
         self.expect(USAGE, ['unknown command "rnu"', 'did you mean "run"?'], "rnu", QUICKSTART)

@@ -87,6 +87,8 @@ class LibTorch(RunCase):
             self.assertEqual(sum(name in path for path in report["mapped"]), 1, f"{name} in {report['mapped']}")
         self.assertFalse([path for path in report["mapped"] if "libtorch_cuda" in path])
         self.assertEqual(report["threads"], 1)
+        self.assertEqual(report["devices"][0], "cpu (1 threads)")
+        self.assertRegex(report["devices"][1], "^(no cuda: .*|cuda:0 .*)$")
         self.assertIn("torch 2.11.0", self.program("doctor").out)
 
     def test_spin_count(self):
@@ -165,7 +167,8 @@ class Plugins(RunCase):
         _, folder = self.good()
         report = json.loads(self.expect(0, [], "--json", "plugins", "check", folder / "flux2.plugin.toml").out)
         self.assertEqual(report["offers"], ["model flux2"])
-        self.expect(0, ["loads, fingerprint matches", "model flux2"], "plugins", "check", folder / "flux2.plugin.toml")
+        self.expect(0, ["loads, fingerprint matches", "model flux2"], "plugins", "check", "flux2")  # the program's own, by its name
+        self.expect(NOT_FOUND, ['no file "flx2"', 'did you mean "flux2"'], "plugins", "check", "flx2")
         result = self.program("plugins", "check", "nowhere.plugin.toml")
         self.assertNotEqual(result.code, 0)
         self.assertIn("nowhere.plugin.toml", result.err)
@@ -268,6 +271,7 @@ class Explain(RunCase):
         self.expect(0, ["Learning rate", "1e-4"], "explain", "optimizer.lr")
         self.expect(0, ["lr", "schedule"], "explain", "optimizer")
         self.expect(0, ["rank"], "explain", "lora")
+        self.expect(0, ["[optimizer]", "[[data]]", "full_checkpointing", "flow_matching"], "explain")
         self.assertIn("1e-4", json.loads(self.expect(0, [], "--json", "explain", "optimizer.lr").out)["text"])
 
     def test_unknown(self):

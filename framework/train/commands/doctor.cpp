@@ -1,10 +1,14 @@
 /// @file `trainer doctor`: what this process really loaded.
 #include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
 #include <base/printable.hpp>
 #include <nlohmann/json.hpp>
+#include <train/assembly/device.hpp>
 #include <train/commands/commands.hpp>
+#include <trainer/sdk/error.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -26,6 +30,24 @@ std::vector<std::string> mapped_libraries() {
   return found;
 }
 
+/// What recipes can name in placement.devices here; what stands in CUDA's way goes on one line.
+std::vector<std::string> devices(const Request& request) {
+  std::vector<std::string> found{"cpu (" + std::to_string(at::get_num_threads()) + " threads)"};
+  try {
+    const at::Device first(at::kCUDA, 0);
+    open_devices(std::span(&first, 1), request);
+    for (int64_t i = 0; i < at::detail::getCUDAHooks().deviceCount(); ++i) {
+      const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(i));
+      found.push_back(device.str() + " (" + cuda_versions(std::span(&device, 1)) + ")");
+    }
+  } catch (const Error& error) {
+    std::string text = error.what();
+    std::replace(text.begin(), text.end(), '\n', ';');
+    found.push_back("no cuda: " + text);
+  }
+  return found;
+}
+
 }  // namespace
 
 int command_doctor(const Request& request) {
@@ -35,6 +57,7 @@ int command_doctor(const Request& request) {
                                {"threads", at::get_num_threads()},
                                {"GOMP_SPINCOUNT", spin == nullptr ? "(unset)" : spin},
                                {"mapped", mapped_libraries()}};
+  facts["devices"] = devices(request);  // after the libraries: it opens CUDA's
   for (const auto& [folder, origin] : request.plugins)
     facts["plugins"].push_back(folder.string() + " (" + origin + ")");
   if (request.json) {

@@ -360,9 +360,10 @@ void print_table(const Proof& proof) {
       std::printf("%-*s  peak %s, %s (the first step's tests are in)\n", static_cast<int>(run), "",
                   format_bytes(static_cast<double>(line.peak_bytes)).c_str(), line.heavy.c_str());
   }
-  std::printf("\n%s%s\n", proof.notes.c_str(),
-              proof.passed() ? "PROVEN: the strategies train what the run without them trains."
-                             : "NOT PROVEN: the strategies change what is trained.");
+  std::printf("\n%s%s (%s)\n", proof.notes.c_str(),
+              proof.passed() ? "PROVEN: the strategies train what the run without them trains"
+                             : "NOT PROVEN: the strategies change what is trained",
+              proof.verdict().c_str());
 }
 
 /// Beside run.json; a folder that cannot be written is no reason to lose the proof.

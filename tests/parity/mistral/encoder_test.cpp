@@ -236,6 +236,30 @@ TEST(Prompt, PadsOnTheFamilysSideAndCutsTheEnd) {
   EXPECT_EQ(cut.ids, (std::vector<int64_t>{'<', 's', '>', '[', 'S'}));
   EXPECT_EQ(cut.first, 0);
   EXPECT_EQ(cut.count, 5);
+  EXPECT_EQ(cut.cut, left.count - 5);
+  EXPECT_EQ(left.cut, 0);
+}
+
+TEST(Prompt, NamesCaptionsThatAreCut) {
+  const ByteTokenizer tokenizer;
+  mistral::PromptStyle style{mistral::Family::qwen3, true, 80};
+  const auto room = static_cast<std::size_t>(80 - tokenize_caption("", style, tokenizer).count);
+  std::vector<std::string> captions{"short", std::string(room, 'a'), std::string(room + 2, 'b')};
+  std::vector<mistral::Tokens> tokens;
+  const auto told = [&] {
+    tokens.clear();
+    for (const std::string& caption : captions) tokens.push_back(tokenize_caption(caption, style, tokenizer));
+    return cut_captions(captions, tokens, 80);
+  };
+  EXPECT_EQ(told(),
+            "1 caption is longer with its template than text_encoder.max_tokens = 80: the end is left out\n"
+            "  2 of 82 tokens of \"" +
+                captions.back() + "\"");
+  captions.insert(captions.end(), 3, std::string(room + 1, 'c'));
+  EXPECT_NE(told().find("4 captions are longer"), std::string::npos) << told();
+  EXPECT_TRUE(told().ends_with("\n  and of 1 more")) << told();
+  captions.resize(2);
+  EXPECT_EQ(told(), "");
 }
 
 }  // namespace
