@@ -8,10 +8,12 @@ import pathlib
 import pty
 import re
 import select
+import shlex
 import subprocess
 import unittest
 
-from program import PICTURES, PROGRAM, QUICKSTART, TIMEOUT, RunCase, environment, log_lines, read_header, settings
+from interrupted import InterruptedCase
+from program import MODEL, PICTURES, PROGRAM, QUICKSTART, TIMEOUT, RunCase, environment, log_lines, read_header, settings
 
 NON_FINITE = 76
 
@@ -188,6 +190,19 @@ class Outputs(RunCase):
         result = self.train(self.folder / "run", options=["--quiet"], run__steps=2, cache__folder=self.folder / "fresh")
         self.assertEqual(result.err, "")
         self.assertIn("LoRA", result.out)
+
+
+class AllParameters(InterruptedCase):
+    def test_says_how_to_draw_with_the_result(self):
+        told = self.train(self.folder / "run", recipe=self.full_recipe(), run__steps=1, optimizer__lr=0.01).out
+        command = shlex.split(re.search("draw with it: trainer (.*)", told)[1])
+        command[-1] = "a fox"  # in place of the dots
+        pictures = []
+        for more in ([], ["--set", f"model.path={MODEL / 'transformer'}"]):  # the later --set wins
+            picture = self.folder / f"{len(more)}.png"
+            self.expect(0, str(picture), *command, *more, *settings(sample__steps=1), "--output", picture)
+            pictures.append(picture.read_bytes())
+        self.assertNotEqual(*pictures)
 
 
 class Console(RunCase):
