@@ -2,6 +2,7 @@
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
 #include <plugin/match.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <cstdio>
 
