@@ -77,9 +77,8 @@ std::string cut_captions(std::span<const std::string> captions, std::span<const 
                " tokens of " + quote_name(captions[i]);
   if (cut == 0) return {};
   if (cut > kNamed) named += "\n  and of " + std::to_string(cut - kNamed) + " more";
-  return std::to_string(cut) + (cut == 1 ? " caption is" : " captions are") +
-         " longer with its template than text_encoder.max_tokens = " + std::to_string(max_tokens) +
-         ": the end is left out" + named;
+  return std::to_string(cut) + (cut == 1 ? " caption is longer, with its" : " captions are longer, with their") +
+         " template, than text_encoder.max_tokens = " + std::to_string(max_tokens) + ": the end is left out" + named;
 }
 
 }  // namespace trainer::mistral

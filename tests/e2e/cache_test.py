@@ -44,6 +44,10 @@ class Cache(RunCase):
         self.names.append("new name.png")
         self.assertEqual(self.made(), (0, 0))
 
+    def test_captions_that_are_cut_are_named(self):
+        self.expect(0, ["captions are longer", "max_tokens = 8: the end is left out", ' tokens of "'], "cache", SMALL,
+                    *settings(data=self.sources(), cache__folder=self.folder_of_cache, text_encoder__max_tokens=8))
+
     def test_changed_settings_miss(self):
         self.assertEqual(self.made(), (4, 5))
         self.assertEqual(self.made(data=self.sources(resolution="[48, 64]")), (4, 0))

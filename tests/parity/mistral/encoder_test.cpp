@@ -252,7 +252,7 @@ TEST(Prompt, NamesCaptionsThatAreCut) {
     return cut_captions(captions, tokens, 80);
   };
   EXPECT_EQ(told(),
-            "1 caption is longer with its template than text_encoder.max_tokens = 80: the end is left out\n"
+            "1 caption is longer, with its template, than text_encoder.max_tokens = 80: the end is left out\n"
             "  2 of 82 tokens of \"" +
                 captions.back() + "\"");
   captions.insert(captions.end(), 3, std::string(room + 1, 'c'));
