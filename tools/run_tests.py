@@ -15,13 +15,14 @@ import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPT_IN_SUITES = {"slow", "gpu"}  # run only when asked for
-# --sanitize: what is built (a Meson alias) and run, and how. "short": every parser of strangers' files and the recompute
-# engine. "all" is a second full build. "thread": tests without LibTorch that use threads.
+# --sanitize: what is built (a Meson alias) and run, and how. "short": every reader of strangers' files, checkpoints and
+# the recompute engine. "all" is a second full build. "thread": tests without LibTorch that use threads.
 SANITIZE_KINDS = {"short": ("sanitize", "sanitized"), "all": ("sanitize", "all"), "thread": ("thread", "threaded")}
 THREADED_TESTS = {"base", "text", "run_guard"}
 # Not under "all": measures bytes or time, defines the calls that the sanitizers take over, or is Python alone.
 UNSANITIZED_SUITES = {"lint", "bench", "memory", "faults", "e2e", "gpu_check"}
-SANITIZED_TESTS = {"base", "recipe", "safetensors", "text", "data", "metrics", "run_guard", "sdk", "fuzz_corpus"}
+SANITIZED_TESTS = {"base", "recipe", "safetensors", "weights", "adapter", "checkpoint", "text", "data", "metrics", "run_guard",
+                   "sdk", "fuzz_corpus"}
 SLOW_COMPILE_SECONDS = 25
 
 

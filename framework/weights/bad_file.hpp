@@ -1,4 +1,6 @@
+/// @file How the readers of weight files refuse one.
 #pragma once
+
 #include <trainer/sdk/error.hpp>
 
 #include <string>
