@@ -18,6 +18,8 @@ constexpr uint64_t kSlack = uint64_t{1} << 20;
 
 bool is_of_the_disk(const Error& error) { return error.exit_code() == ExitCode::io; }
 
+bool is_full(const Error& error) { return error.code() == "IO_NO_SPACE"; }
+
 }  // namespace
 
 Places::Places(const fs::path& run_folder, const std::string& run_id, PlacesOptions options)
@@ -35,6 +37,9 @@ void Places::open_fallback() {
   try {
     fallback_lock_.emplace(fallback_folder_);
   } catch (const Error& error) {
+    if (error.code() == "IO_PERMISSION")
+      throw Error(ExitCode::io, "checkpoint.fallback " + fallback_folder_.string() + ": no permission to write there",
+                  "IO_PERMISSION");
     if (error.exit_code() != ExitCode::locked) throw;
     throw error.context("checkpoint.fallback is in use by a copy of this run (one run_id in run.json); name another");
   }
@@ -103,29 +108,37 @@ fs::path Places::save(int64_t step, const std::function<Content()>& content,
                       const Note& note) {
   fs::path saved;
   const auto save_in = [&](Store& store) { saved = store.save(step, content(), fingerprints); };
-  Patience here = patience;
+  Patience here = patience, there = patience, both = patience;
+  here.room = there.room = std::chrono::milliseconds{0};
+  both.attempts = 1;  // each place has had its own
+  if (!last) both.room = std::chrono::milliseconds{0};
   if (last)
     here.make_room = [&] {
       const bool released = reserve_.release();
       if (released) note("the disk is full; the room that was kept for this save is used");
       return released;
     };
-  if (!last || !fallback_folder_.empty()) here.room = std::chrono::milliseconds{0};
-  try {
-    save_patiently([&] { save_in(own_); }, here, note);
-    return this->note(saved, step, note), saved;
-  } catch (const Error& error) {
-    if (!is_of_the_disk(error) || fallback_folder_.empty()) throw;
-    note(std::string(error.what()) + "; saving in " + fallback_folder_.string());
-  }
-  Patience there = patience;
-  if (!last) there.room = std::chrono::milliseconds{0};
+  const auto save_elsewhere = [&] {
+    if (!fallback_) open_fallback();
+    save_in(*fallback_);
+  };
   save_patiently(
       [&] {
-        if (!fallback_) open_fallback();
-        save_in(*fallback_);
+        try {
+          save_patiently([&] { save_in(own_); }, here, note);
+        } catch (const Error& error) {
+          if (!is_of_the_disk(error) || fallback_folder_.empty()) throw;
+          note(std::string(error.what()) + "; saving in " + fallback_folder_.string());
+          try {
+            save_patiently(save_elsewhere, there, note);
+          } catch (const Error& trouble) {  // may be for good; on the run's own disk there may be room again
+            if (!is_full(error) || is_full(trouble)) throw;
+            note(trouble.what());
+            throw error;
+          }
+        }
       },
-      there, note);
+      both, note);
   return this->note(saved, step, note), saved;
 }
 

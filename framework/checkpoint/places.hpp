@@ -39,8 +39,8 @@ class Places {
   void release_reserve() const { reserve_.release(); }
 
   /// Saves with Store::save, patiently; what a full or failing disk refuses goes to the fallback, with a note. `last`:
-  /// the reserve is used up for it and a full disk is waited for. Where it is is noted (committed.hpp). Returns the
-  /// checkpoint's folder.
+  /// the reserve is used up for it, and while one of the two disks is full both are tried again and again, whatever is
+  /// wrong with the other. Where it is is noted (committed.hpp). Returns the checkpoint's folder.
   std::filesystem::path save(int64_t step, const std::function<Content()>& content,
                              const std::map<std::string, std::string>& fingerprints, bool last,
                              const Patience& patience, const Note& note);

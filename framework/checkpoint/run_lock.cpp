@@ -135,7 +135,8 @@ int open_lock(const fs::path& file, int more) {
 }
 
 [[noreturn]] void no_permission(const fs::path& folder) {
-  throw Error(ExitCode::locked, folder.string() + ": no permission to write there; choose another run.output");
+  throw Error(ExitCode::locked, folder.string() + ": no permission to write there; choose another run.output",
+              "IO_PERMISSION");
 }
 
 /// Returns when the holder counts as dead.
@@ -218,7 +219,8 @@ std::string RunLock::text() const {
 void RunLock::write_text() const {
   const std::string mine = text();
   if (::ftruncate(fd_, static_cast<off_t>(mine.size())) != 0 || ::pwrite(fd_, mine.data(), mine.size(), 0) < 0)
-    throw Error(ExitCode::io, file_.string() + ": cannot be written: " + std::strerror(errno));
+    throw Error(ExitCode::io, file_.string() + ": cannot be written: " + std::strerror(errno),
+                errno == ENOSPC || errno == EDQUOT ? "IO_NO_SPACE" : "");
   if (beats_) ::fdatasync(fd_);  // other machines see what has reached the server
 }
 

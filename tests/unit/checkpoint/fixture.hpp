@@ -5,9 +5,12 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <checkpoint/store.hpp>
 #include <filesystem>
 #include <fstream>
@@ -94,6 +97,15 @@ inline std::string in_child(const std::function<std::string()>& body) {
   ::waitpid(child, &status, 0);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) result += " child ended with status " + std::to_string(status);
   return result;
+}
+
+/// From now on this process is refused what the permissions of a file refuse its owner, also when it is root's.
+inline bool without_roots_rights() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> rights{};
+  if (::syscall(SYS_capget, &header, rights.data()) != 0) return false;
+  rights[0].effective &= ~(1U << CAP_DAC_OVERRIDE | 1U << CAP_DAC_READ_SEARCH);
+  return ::syscall(SYS_capset, &header, rights.data()) == 0;
 }
 
 }  // namespace trainer::checkpoint

@@ -6,6 +6,8 @@
 #include <checkpoint/places.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <algorithm>
+
 #include "fixture.hpp"
 
 namespace trainer::checkpoint {
@@ -135,6 +137,58 @@ TEST(Places, AFolderThatCannotBeLookedAtIsReplacedToo) {
   EXPECT_EQ(places.steps(), (std::vector<int64_t>{1, 3}));
 }
 
+/// The run's folder has no room for some looks, the fallback is broken for good.
+TEST(Places, TheLastSaveWaitsForTheRunFolderWhereTheFallbackIsNoUse) {
+  for (const bool last : {true, false}) {
+    const Folder folder;
+    const fs::path run = folder.path() / "run", spare = folder.path() / "spare";
+    write_text(spare, "a file, not a folder");
+    bool full = false;
+    Places places(run, "ab", {.fallback = spare, .reserve = false, .may_commit = [&] {
+                                if (full) throw Error(ExitCode::io, "no room", "IO_NO_SPACE");
+                              }});
+    Notes notes;
+    save(places, 1, false, notes);
+    full = true;
+    int64_t waited = 0;
+    const Patience patience{.pause = std::chrono::milliseconds(0),
+                            .room = std::chrono::seconds(600),
+                            .sleep = [&](std::chrono::milliseconds time) {
+                              waited += time.count();
+                              full = waited < 60'000;
+                            }};
+    if (!last) {
+      EXPECT_THROW(save(places, 2, false, notes, patience), Error) << "on the way nothing is waited for";
+      continue;
+    }
+    EXPECT_EQ(save(places, 2, true, notes, patience), run / "ckpt/step-0000000002");
+    EXPECT_EQ(waited, 60'000);
+    EXPECT_EQ(std::count(notes.begin(), notes.end(), "no room; waiting for room, at most 600 s"), 1);
+    EXPECT_TRUE(std::any_of(notes.begin(), notes.end(), [&](const std::string& note) {
+      return note.starts_with("cannot create folder " + spare.string());
+    })) << "what is wrong with the fallback";
+  }
+}
+
+TEST(Places, AFallbackThatMayNotBeWrittenToIsAnErrorOfTheDisk) {
+  const Folder folder;
+  const fs::path spare = folder.path() / "spare";
+  fs::create_directory(spare);
+  fs::permissions(spare, fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_EQ(in_child([&]() -> std::string {
+              if (!without_roots_rights()) return "the rights stay";
+              Notes notes;
+              Places places(folder.path() / "run", "ab", {.fallback = spare});
+              spoil(folder.path() / "run");
+              try {
+                return save(places, 1, false, notes, kHasty).string();
+              } catch (const Error& error) {
+                return std::to_string(static_cast<int>(error.exit_code())) + " " + error.what();
+              }
+            }),
+            "74 checkpoint.fallback " + (spare / "run-ab").string() + ": no permission to write there");
+}
+
 /// Takes all that is free.
 void fill(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
@@ -167,17 +221,47 @@ std::string on_a_full_disk(const fs::path& disk, bool reserve) {
   return notes.back().find("the room that was kept for this save is used") == std::string::npos ? notes.back() : "";
 }
 
+/// What `body` returns with small file systems of its own mounted on the folders; "SKIP ..." where that is not
+/// possible.
+std::string with_disks(const std::vector<fs::path>& folders, const std::function<std::string()>& body) {
+  return in_child([&]() -> std::string {
+    if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return "SKIP no mount namespace";
+    if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "SKIP no private mounts";
+    for (const fs::path& folder : folders)
+      if (::mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=4m") != 0) return "SKIP no tmpfs";
+    return body();
+  });
+}
+
 TEST(Places, TheReserveIsForTheLastSave) {
   for (const bool reserve : {true, false}) {
     const Folder folder;
-    const std::string result = in_child([&]() -> std::string {
-      if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return "SKIP no mount namespace";
-      if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "SKIP no private mounts";
-      if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=4m") != 0) return "SKIP no tmpfs";
-      return on_a_full_disk(folder.path(), reserve);
-    });
+    const std::string result = with_disks({folder.path()}, [&] { return on_a_full_disk(folder.path(), reserve); });
     if (result.starts_with("SKIP")) GTEST_SKIP() << result;
     EXPECT_EQ(result, "") << reserve;
+  }
+}
+
+TEST(Places, OfTwoFullDisksTheOneThatGetsRoomIsTaken) {
+  for (const bool own : {true, false}) {
+    const Folder folder;
+    const fs::path run = folder.path() / "run", spare = folder.path() / "spare", chosen = own ? run : spare;
+    for (const fs::path& disk : {run, spare}) fs::create_directory(disk);
+    const std::string result = with_disks({run, spare}, [&] {
+      Notes notes;
+      Places places(run, "ab", {.fallback = spare});
+      save(places, 1, false, notes);
+      for (const fs::path& disk : {run, spare}) fill(disk / "filler");
+      const Patience patience{.pause = std::chrono::milliseconds(0),
+                              .room = std::chrono::seconds(60),
+                              .sleep = [&](std::chrono::milliseconds time) {
+                                if (time.count() > 0) fs::remove(chosen / "filler");
+                              }};
+      const fs::path saved = save(places, 2, true, notes, patience);
+      return saved.string().starts_with(chosen.string()) ? std::string() : saved.string();
+    });
+    if (result.starts_with("SKIP")) GTEST_SKIP() << result;
+    EXPECT_EQ(result, "") << chosen;
   }
 }
 

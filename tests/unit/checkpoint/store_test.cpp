@@ -3,11 +3,6 @@
 #include <checkpoint/recovery.hpp>
 #include <trainer/sdk/error.hpp>
 
-#include <linux/capability.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <array>
 #include <limits>
 
 #include "fixture.hpp"
@@ -230,15 +225,6 @@ std::string refuses_to_choose(const fs::path& run, const std::string& code) {
   } catch (const Error&) {
   }
   return entries(run / "ckpt") == before && notes.empty() ? "" : "one was set aside";
-}
-
-/// From now on this process is refused what the permissions of a file refuse its owner, also when it is root's.
-bool without_roots_rights() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> rights{};
-  if (::syscall(SYS_capget, &header, rights.data()) != 0) return false;
-  rights[0].effective &= ~(1U << CAP_DAC_OVERRIDE | 1U << CAP_DAC_READ_SEARCH);
-  return ::syscall(SYS_capset, &header, rights.data()) == 0;
 }
 
 /// A disk that fails for a moment, or rights that are missing, must not cost a committed step.
