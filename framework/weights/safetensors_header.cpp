@@ -80,7 +80,9 @@ void check_size(const TensorEntry& entry, const std::string& file) {
   if (size.code != nullptr) {
     const bool subbyte = size.code == std::string_view("ST_SUBBYTE");
     fail(file, size.code,
-         type + (subbyte ? " does not fill whole bytes" : " has more than 2^64 bits") +
+         type +
+             (subbyte ? " does not fill whole bytes"
+                      : " has sides that multiply to over 2^63 - 1 elements or 2^64 bits") +
              "; the file is damaged: fetch it again");
   }
   const std::string held = entry.end < entry.begin ? "none" : std::to_string(entry.bytes());
@@ -135,12 +137,19 @@ void check_cover(const Header& header, uint64_t data_bytes, const std::string& f
 }  // namespace
 
 TensorSize tensor_size(Dtype dtype, const std::vector<int64_t>& shape) {
-  uint64_t count = 1;
+  int64_t count = 1;
+  bool empty = false;
   for (const int64_t dim : shape) {
-    if (__builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count)) return {0, "ST_OVERFLOW"};
+    // Beside a zero, too, wherever it stands: who multiplies some of the sides later, as for strides, must not
+    // overflow.
+    if (dim == 0)
+      empty = true;
+    else if (__builtin_mul_overflow(count, dim, &count))
+      return {0, "ST_OVERFLOW"};
   }
+  if (empty) return {0, nullptr};
   uint64_t bits = 0;
-  if (__builtin_mul_overflow(count, static_cast<uint64_t>(dtype_bits(dtype)), &bits)) return {0, "ST_OVERFLOW"};
+  if (__builtin_mul_overflow(count, dtype_bits(dtype), &bits)) return {0, "ST_OVERFLOW"};
   if (bits % 8 != 0) return {0, "ST_SUBBYTE"};
   return {bits / 8, nullptr};
 }

@@ -59,8 +59,8 @@ uint64_t header_length(std::string_view prefix, uint64_t file_size, const std::s
 Header parse_header(std::string_view bytes, uint64_t file_size, const std::string& file_name,
                     Profile profile = Profile::strict);
 
-/// Bytes of a tensor, or an error text (overflow, not whole bytes). Multiplies in file order like the reference, so
-/// [2^63, 2, 0] overflows.
+/// Bytes of a tensor, or an error text (overflow, not whole bytes). A side of zero makes the rest of
+/// the shape none the smaller: [2^62, 2, 0] overflows.
 struct TensorSize {
   uint64_t bytes = 0;
   const char* code = nullptr;  ///< nullptr, "ST_OVERFLOW" or "ST_SUBBYTE"

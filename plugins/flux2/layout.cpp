@@ -195,7 +195,8 @@ class MappedWeights final : public WeightSource {
     if (layer.empty()) return info.shape.size() == 2;
     const TensorInfo* weight = file_->find(layer + ".weight");
     return weight != nullptr && !weight->shape.empty() &&
-           (info.shape[0] == weight->shape[0] || info.shape[0] * 128 == weight->shape[0]);
+           (info.shape[0] == weight->shape[0] ||
+            (weight->shape[0] % 128 == 0 && info.shape[0] == weight->shape[0] / 128));
   }
   const Part& get(std::string_view name) const {
     const auto it = parts_.find(name);

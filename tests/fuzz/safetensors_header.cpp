@@ -20,14 +20,17 @@ void check(const Header& header, std::size_t size) {
   for (const TensorEntry& entry : header.entries) {
     fuzz::require(entry.begin == end && entry.end >= entry.begin, "spans follow each other without gap");
     end = entry.end;
-    uint64_t bits = static_cast<uint64_t>(dtype_bits(entry.dtype));
-    if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) bits = 0;
+    const bool none = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
+    uint64_t count = 1;
     for (const int64_t side : entry.shape) {
       fuzz::require(side >= 0, "no dimension is negative");
-      // Divided, not multiplied: the reader's own way is not repeated. An input is far smaller than 2^60 bytes.
-      if (side > 0) fuzz::require(bits <= (uint64_t{1} << 63) / static_cast<uint64_t>(side), "sizes do not overflow");
-      bits *= static_cast<uint64_t>(side);
+      if (side == 0) continue;
+      // Divided, not multiplied: the reader's own way is not repeated.
+      fuzz::require(count <= uint64_t{INT64_MAX} / static_cast<uint64_t>(side), "no product of sides overflows");
+      count *= static_cast<uint64_t>(side);
     }
+    // An input is far smaller than 2^55 bytes.
+    const uint64_t bits = none ? 0 : count * static_cast<uint64_t>(dtype_bits(entry.dtype));
     fuzz::require(bits == entry.bytes() * 8, "a span is as long as dtype and shape say");
     fuzz::require(!entry.name.empty() && names.insert(entry.name).second, "names are unique");
     fuzz::require(is_utf8(entry.name), "names are UTF-8");

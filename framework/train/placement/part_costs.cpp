@@ -46,7 +46,7 @@ class Costs {
   /// Tiles are held as blocks of every row.
   static int64_t scales_held(const std::vector<int64_t>& shape, const LinearState& state) {
     const int64_t count = c10::multiply_integers(shape);
-    return shape.size() < 2 || count == 1 ? count : state.out * shape[1];
+    return shape.size() < 2 || count <= 1 ? count : state.out * shape[1];
   }
   [[nodiscard]] int64_t element_size() const {
     return static_cast<int64_t>(at::elementSize(build_.trained ? at::kFloat : build_.dtype));

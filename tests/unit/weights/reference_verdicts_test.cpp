@@ -22,6 +22,7 @@ const std::set<std::string> kStricter{
     "ST_LIMIT",            // no limit on metadata
     "ST_METADATA_TYPE",    // null counts as absent
     "ST_NAME",             // any name
+    "ST_OVERFLOW",         // counts nothing behind a zero
     "ST_RANK",             // any rank
     "ST_TOO_MANY",         // any number of tensors
 };
