@@ -18,6 +18,7 @@ using Ordered = nlohmann::ordered_json;  // of two patterns that fit, peft takes
 
 constexpr std::string_view kPeftPrefix = "base_model.model.";
 constexpr std::size_t kConfigLimit = 1 << 20;
+constexpr std::size_t kMostKeys = 20'000;  // each layer looks at all patterns, each key in order at those before it
 constexpr int64_t kMostRank = int64_t{1} << 31;
 constexpr double kPeftAlpha = 8;  // peft.LoraConfig's default
 
@@ -26,9 +27,12 @@ using Fail = std::function<void(const std::string&)>;
 /// JSON in which no object has a key twice: which of the two counts is not known. Not an object: unreadable.
 Ordered parse_once(const std::string& text, const Fail& fail) {
   std::vector<std::set<std::string>> open;
+  std::size_t keys = 0;
   const auto watch = [&](int, Ordered::parse_event_t event, Ordered& parsed) {
     if (event == Ordered::parse_event_t::object_start) open.emplace_back();
     if (event == Ordered::parse_event_t::object_end) open.pop_back();
+    if (event == Ordered::parse_event_t::key && ++keys > kMostKeys)
+      fail("has more than " + std::to_string(kMostKeys) + " keys");
     if (event == Ordered::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second)
       fail("has the key " + quote_name(parsed.get<std::string>()) + " twice");
     return true;

@@ -24,6 +24,8 @@ constexpr std::array<std::string_view, 10> kOtherPictures = {".gif",  ".bmp", ".
                                                              ".heif", ".jp2", ".exr", ".dng", ".apng"};
 constexpr std::array<std::string_view, 4> kSkippedFolders = {"__MACOSX", "_latent_cache", "_t_e_cache", "_controls"};
 
+constexpr std::size_t kRepeatsShown = 100;  // lines that name a picture again
+
 std::string lower(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return text;
@@ -72,7 +74,7 @@ class Lister {
   }
 
  private:
-  void problem(const fs::path& file, const std::string& reason) { problems_.files.push_back({file.string(), reason}); }
+  void problem(const fs::path& file, const std::string& reason) { problems_.add(file.string(), reason); }
   void problem_of_source(const std::string& text) {
     problems_.sources.push_back("data folder " + source_.folder + ": " + text);
   }
@@ -189,6 +191,7 @@ class Lister {
     std::error_code error;
     const fs::path home_root = fs::canonical(home, error);
     std::map<fs::path, std::size_t> lines;
+    std::size_t again = 0;
     for (const MetadataRow& row : read_metadata(metadata)) {
       const fs::path line = metadata.string() + ":" + std::to_string(row.line);
       if (!row.problem.empty()) {
@@ -202,7 +205,7 @@ class Lister {
       const bool there = fs::exists(file, error);
       if (there && (lies_in(file, home_root) || lies_in(file, root_))) {
         const auto [first, fresh] = lines.try_emplace(fs::canonical(file, error), row.line);
-        if (!fresh)
+        if (!fresh && ++again <= kRepeatsShown)
           notes_.push_back(line.string() + ": " + row.image + " is named in line " + std::to_string(first->second) +
                            ", too; it is trained with each of the captions");
         add(file, row.caption, "in " + line.string(), "no caption in " + line.string());
@@ -211,6 +214,9 @@ class Lister {
         problem(line, "picture " + row.image + (there ? " lies outside the data folder" : " does not exist"));
       }
     }
+    if (again > kRepeatsShown)
+      notes_.push_back(metadata.string() + ": " + std::to_string(again - kRepeatsShown) +
+                       " more lines name a picture that another line names, too");
   }
 
   const recipe::Data& source_;

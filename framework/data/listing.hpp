@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trainer::data {
@@ -15,10 +16,18 @@ struct Problems {
   struct BadFile {
     std::string name, reason;
   };
-  std::vector<std::string> sources;  ///< sentences about whole sources
+  std::vector<std::string> sources;           ///< sentences about whole sources
+  static constexpr std::size_t kKept = 1000;  ///< of files: metadata may hold a million bad rows
   std::vector<BadFile> files;
+  std::size_t more = 0;  ///< files that were bad, too, but are not kept
   bool captions_missing = false;
 
+  void add(std::string name, std::string reason) {
+    if (files.size() < kKept)
+      files.push_back({std::move(name), std::move(reason)});
+    else
+      ++more;
+  }
   [[nodiscard]] bool empty() const { return sources.empty() && files.empty(); }
 };
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxRows = 1'000'000;
 constexpr int kMaxDepth = 32;
 constexpr std::array kImageColumns = {"image", "file_name", "image_path", "path"};
 constexpr std::array kCaptionColumns = {"caption", "prompt", "text"};
@@ -70,6 +71,14 @@ void read_object(std::string_view line, MetadataRow& row) {
   row.caption = caption->get<std::string>();
 }
 
+/// A row takes a hundred bytes even where its line takes two.
+void add(std::vector<MetadataRow>& rows, MetadataRow&& row) {
+  if (rows.size() == kMaxRows)
+    throw Error(ExitCode::bad_input, "has more than " + std::to_string(kMaxRows) +
+                                         " rows; split it, and name the parts in [[data]] sections of their own");
+  rows.push_back(std::move(row));
+}
+
 std::vector<MetadataRow> read_jsonl(std::string_view text) {
   std::vector<MetadataRow> rows;
   for (std::size_t number = 1; !text.empty(); ++number) {
@@ -84,7 +93,7 @@ std::vector<MetadataRow> read_jsonl(std::string_view text) {
     } catch (const Error& error) {
       row.problem = error.what();
     }
-    rows.push_back(std::move(row));
+    add(rows, std::move(row));
   }
   return rows;
 }
@@ -95,17 +104,18 @@ class CsvReader {
   explicit CsvReader(std::string_view text) : text_(text) {}
   [[nodiscard]] bool done() const { return at_ >= text_.size(); }
   [[nodiscard]] std::size_t line() const { return line_; }
-  /// Fields of the next record. Throws Error (bad_input) for a quote that is never closed.
+  /// Fields of the next record. Throws Error (bad_input) for a quote that is never closed, and a record of over 1 MiB.
   std::vector<std::string> next() {
     std::vector<std::string> fields(1);
+    begin_ = at_;
+    first_line_ = line_;
     while (at_ < text_.size()) {
-      const char character = text_[at_++];
+      if (text_[at_] == '\n') return ++at_, ++line_, fields;
+      const char character = take();
       if (character == '"' && fields.back().empty())
         quoted(fields.back());
       else if (character == ',')
         fields.emplace_back();
-      else if (character == '\n')
-        return ++line_, fields;
       else if (character != '\r' || (at_ < text_.size() && text_[at_] != '\n'))
         fields.back() += character;
     }
@@ -113,15 +123,21 @@ class CsvReader {
   }
 
  private:
+  char take() {
+    if (at_ - begin_ == kMaxLineBytes)
+      throw Error(ExitCode::bad_input, "line " + std::to_string(first_line_) +
+                                           ": a record is longer than 1 MiB; is a quote in it never closed?");
+    return text_[at_++];
+  }
   void quoted(std::string& field) {
     const std::size_t began = line_;
     while (at_ < text_.size()) {
-      const char character = text_[at_++];
+      const char character = take();
       if (character == '\n') ++line_;
       if (character != '"') {
         field += character;
       } else if (at_ < text_.size() && text_[at_] == '"') {
-        field += text_[at_++];
+        field += take();
       } else {
         return;
       }
@@ -129,7 +145,7 @@ class CsvReader {
     throw Error(ExitCode::bad_input, "line " + std::to_string(began) + ": a quote is never closed");
   }
   std::string_view text_;
-  std::size_t at_ = 0, line_ = 1;
+  std::size_t at_ = 0, line_ = 1, begin_ = 0, first_line_ = 1;  // the last two: of the record
 };
 
 /// Index of the first of `names` among the columns, or npos.
@@ -175,7 +191,7 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
       if (caption != std::string::npos) row.caption = std::move(fields[caption]);
       if (row.image.empty()) row.problem = "names no picture";
     }
-    rows.push_back(std::move(row));
+    add(rows, std::move(row));
   }
   return rows;
 }

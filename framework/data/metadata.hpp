@@ -20,7 +20,8 @@ struct MetadataRow {
 };
 
 /// Rows in file order; blank lines are skipped. Throws Error: not_found, io,
-/// bad_input for what spoils the whole file (extension, size, not UTF-8, a csv without a column for the pictures).
+/// bad_input for what spoils the whole file (extension, size, over a million rows, not UTF-8, a csv without a column
+/// for the pictures or with a record of over 1 MiB).
 std::vector<MetadataRow> read_metadata(const std::filesystem::path& file);
 
 enum class MetadataForm { jsonl, csv };

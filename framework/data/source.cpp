@@ -71,7 +71,7 @@ class Scan {
                                   header.width, header.height, bucket, source.repeats, found.source});
     } catch (const Error& error) {
       if (!about_the_file(error)) throw;
-      problems_.files.push_back({found.file.string(), error.what()});
+      problems_.add(found.file.string(), error.what());
     }
   }
 
@@ -88,7 +88,7 @@ class Scan {
         verify_image(read_image_file(sample.file));
       } catch (const Error& error) {
         if (!about_the_file(error)) throw;
-        problems_.files.push_back({sample.file.string(), error.what()});
+        problems_.add(sample.file.string(), error.what());
       }
     }
   }
@@ -99,10 +99,11 @@ class Scan {
     std::string text;
     for (const std::string& source : problems_.sources) text += printable(source) + "\n";
     if (!problems_.files.empty()) {
-      const std::size_t count = problems_.files.size();
+      const std::size_t count = problems_.files.size() + problems_.more;
       text += std::to_string(count) + (count == 1 ? " file cannot be used:\n" : " files cannot be used:\n");
       for (const auto& [name, reason] : problems_.files)
         text += "  " + printable(name) + ": " + printable(reason) + "\n";
+      if (problems_.more > 0) text += "  ... and " + std::to_string(problems_.more) + " more\n";
     }
     text += problems_.captions_missing
                 ? "Add the missing captions, or give the source one caption for all pictures: caption = \"...\""

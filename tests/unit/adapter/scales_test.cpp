@@ -86,6 +86,18 @@ TEST_F(Scales, SeveralAlphasForOneLayerAreRefused) {
     EXPECT_EQ(refused(patterns), "accepted") << patterns;
 }
 
+/// Each layer looks at all patterns: without a limit a file of megabytes would keep a reader busy for hours.
+TEST_F(Scales, AConfigurationHasALimitOfKeys) {
+  const auto refused = [&](int patterns) {
+    std::string config = R"({"alpha_pattern": {"to_q": 4)";
+    for (int i = 1; i < patterns; ++i) config += ", \"x" + std::to_string(i) + "\": 1";
+    return refusal(raw(pair("transformer." + kLayer), {{kMetadata, config + "}}"}}));
+  };
+  EXPECT_EQ(refused(19'999), "accepted");
+  EXPECT_EQ(refused(20'000), "LORA_CONFIG: " + (folder_ / "raw.safetensors").string() +
+                                 ": its lora_adapter_metadata has more than 20000 keys");
+}
+
 TEST_F(Scales, ATensorAndAConfigurationThatDifferAreRefused) {
   const auto refused = [&](double tensor, const std::string& config) {
     NamedTensors tensors = pair("transformer." + kLayer);

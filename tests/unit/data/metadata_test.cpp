@@ -54,6 +54,31 @@ TEST(Metadata, ALineHasItsLimit) {
   EXPECT_EQ(rows_of("m.jsonl", line((std::size_t{1} << 20) + 1)), (Rows{"1 !is longer than 1 MiB"}));
 }
 
+TEST(Metadata, ACsvRecordHasItsLimit) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  const auto record = [](std::size_t bytes) { return "image,x\na.png," + std::string(bytes - 6, 'x') + "\n"; };
+  const auto quoted = [](std::size_t pairs) { return "image,x\na.png,\"" + std::string(2 * pairs, '"') + "\"\n"; };
+  EXPECT_EQ(rows_of("m.csv", record(kMost)), (Rows{"2 a.png|(none)"}));
+  EXPECT_EQ(rows_of("m.csv", quoted(kMost / 2 - 4)), (Rows{"2 a.png|(none)"}));
+  const std::string refused = "a record is longer than 1 MiB; is a quote in it never closed?";
+  for (const std::string& text : {record(kMost + 1), quoted(kMost / 2 - 3), "image\n\"" + std::string(kMost, '\n')})
+    EXPECT_EQ(refusal("m.csv", text), "metadata m.csv: line 2: " + refused);
+  EXPECT_EQ(refusal("m.csv", std::string(4 * kMost, ',')), "metadata m.csv: line 1: " + refused);
+}
+
+TEST(Metadata, TheNumberOfRowsHasItsLimit) {
+  const auto times = [](int count, const std::string& line, std::string text = "") {
+    for (int i = 0; i < count; ++i) text += line;
+    return text;
+  };
+  constexpr int kMost = 1'000'000;
+  EXPECT_EQ(parse_metadata(times(kMost, "a\n", "image\n"), MetadataForm::csv).size(), std::size_t{kMost});
+  const std::string refused =
+      "has more than 1000000 rows; split it, and name the parts in [[data]] sections of their own";
+  EXPECT_EQ(refusal("m.csv", times(kMost + 1, "a\n", "image\n")), "metadata m.csv: " + refused);
+  EXPECT_EQ(refusal("m.jsonl", times(kMost + 1, "[]\n")), "metadata m.jsonl: " + refused);
+}
+
 TEST(Metadata, CsvWithQuotes) {
   EXPECT_EQ(rows_of("m.csv",
                     "id,file_name,prompt\r\n1,a.png,\"a \"\"red\"\" fox, sitting\"\r\n\r\n"

@@ -1,5 +1,7 @@
 #include <data/source.hpp>
 
+#include <algorithm>
+
 #include "helpers.hpp"
 
 namespace trainer::data {
@@ -337,6 +339,33 @@ TEST_F(SourceTest, VerifyingFindsWhatTheHeaderDoesNotShow) {
   EXPECT_EQ(refusal(),
             "1 file cannot be used:\n  cut.jpg: damaged jpeg: VipsJpeg: Premature end of input file\n"
             "Mend or remove what is named here.");
+}
+
+TEST_F(SourceTest, OfVeryManyProblemsAThousandAreNamed) {
+  std::string rows;
+  for (int i = 0; i < 1003; ++i) rows += "x\n";
+  folder_.write("metadata.jsonl", rows);
+  const std::string text = refusal();
+  EXPECT_TRUE(text.starts_with("1003 files cannot be used:\n  metadata.jsonl:1: is not valid JSON")) << text;
+  EXPECT_NE(text.find("\n  ... and 3 more\n"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1002);
+}
+
+TEST_F(SourceTest, OfVeryManyRepeatsAHundredAreNamed) {
+  folder_.copy("quad.png", "a.png");
+  std::string rows;
+  for (int i = 0; i < 104; ++i)
+    rows += R"({"image": "a.png", "text": "x"})"
+            "\n";
+  folder_.write("metadata.jsonl", rows);
+  const std::vector<std::string> notes = scanned().notes;
+  EXPECT_EQ(
+      std::count_if(notes.begin(), notes.end(),
+                    [](const std::string& note) { return note.find("is named in line 1, too") != std::string::npos; }),
+      100);
+  EXPECT_TRUE(std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
+    return note.ends_with("metadata.jsonl: 3 more lines name a picture that another line names, too");
+  }));
 }
 
 }  // namespace
