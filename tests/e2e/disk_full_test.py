@@ -102,6 +102,19 @@ class FullDisk(RunCase):
         step = int(saved[0].name.removeprefix("step-"))
         self.train(run, texts=f"going on after step {step}", run__steps=step + 1, checkpoint__fallback=spare)
 
+    def test_a_fallback_that_is_no_use_does_not_end_the_wait_for_room(self):
+        spare = self.folder / "spare"
+        spare.write_text("a file, not a folder")
+        process, inside = self.begin(run__steps=300, checkpoint__fallback=spare, checkpoint__final_save_wait=60)
+        self.wait_for_steps(process, inside / "run", 2)
+        self.fill(inside)
+        process.terminate()
+        time.sleep(3)
+        (inside / "filler").unlink()
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 75, err)
+        self.assertIn("waiting for room, at most 60 s", err)
+
     def test_check_foretells_a_full_disk(self):
         for size, code in (("1500k", IO_ERROR), ("20m", 0)):
             process, _ = self.begin(size, "check", run__steps=40, checkpoint__every=10)
@@ -111,6 +124,36 @@ class FullDisk(RunCase):
             if code == IO_ERROR:
                 self.assertIn("ERROR  disk", out)
                 self.assertIn("the checkpoints and results that are still to be written take", out)
+
+    def test_check_looks_at_the_fallback(self):
+        """It lowers what the run's own disk must take, but only where it can take that."""
+        spare, file = self.folder / "spare", self.folder / "file"
+        file.write_text("")
+        inside = self.folder / "disk" / "spare"  # on the disk that is too small
+        for fallback, code, text in ((spare, 0, "ready to run"), (inside, IO_ERROR, "still to be written take"),
+                                     (file, IO_ERROR, f"checkpoint.fallback {file}: {file} is a file, not a folder"),
+                                     (file / "spare", IO_ERROR, f"{file} is a file, not a folder")):
+            process, _ = self.begin("1500k", "check", run__steps=40, checkpoint__every=10, checkpoint__fallback=fallback)
+            out, err = process.communicate()
+            self.assertEqual(process.returncode, code, out + err)
+            self.assertIn(text, out)
+            (self.folder / "disk").rmdir()
+        self.assertFalse(spare.exists(), "checking makes nothing")
+        mount = 'mount -t tmpfs -o size=64k tmpfs "$1" && shift && exec "$@"'
+        spare.mkdir()
+        arguments = ["check", *map(str, self.arguments(self.folder / "run", checkpoint__fallback=spare)[1:])]
+        result = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", spare, PROGRAM,
+                                 *arguments], env=environment(), text=True, capture_output=True)  # fmt: skip
+        self.assertEqual(result.returncode, IO_ERROR, result.stdout + result.stderr)
+        self.assertIn(f"{spare}: one checkpoint, in checkpoint.fallback, would take", result.stdout)
+
+    def test_check_names_a_file_where_a_folder_is_wanted(self):
+        file = self.folder / "file"
+        file.write_text("")
+        for key, arguments in (("run.output", self.arguments(file)),
+                               ("cache.folder", self.arguments(self.folder / "run", cache__folder=file))):
+            text = f"{key} {file}: {file} is a file, not a folder; choose another {key}"
+            self.expect(IO_ERROR, [text], "check", *arguments[1:])
 
     def test_check_of_absurd_steps(self):
         for command in ("run", "check"):

@@ -3,12 +3,15 @@
 
 #include <base/unfinished.hpp>
 #include <base/units.hpp>
+#include <checkpoint/committed.hpp>
 #include <train/artifacts/disk_need.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <vector>
 
 namespace trainer::train {
 namespace {
@@ -59,13 +62,19 @@ uint64_t bytes_of(const fs::path& file) {
 
 uint64_t without(uint64_t bytes, uint64_t there) { return bytes > there ? bytes - there : 0; }
 
-/// What is still to be written into the run's folder. A full disk there is no end with a fallback, but for a result.
-uint64_t left_to_write(const recipe::Recipe& recipe, const DiskNeed& need) {
-  if (!recipe.checkpoint.fallback.empty()) return plus(need.checkpoint, need.result);
-  const fs::path folder = recipe.run.output;
+/// What is still to be written into the run's folder.
+uint64_t left_to_write(const fs::path& folder, const DiskNeed& need) {
   return plus(plus(without(need.checkpoints, bytes_in(folder / "ckpt")),
                    without(need.reserve, bytes_of(folder / "reserve.bin"))),
               without(need.results, bytes_in(folder / "lora") + bytes_in(folder / "model")));
+}
+
+void require_room(uint64_t bytes, uint64_t room, const fs::path& where, const std::string& what) {
+  if (bytes > room)
+    throw Error(ExitCode::io,
+                where.string() + ": " + what + " " + text_of(bytes) + ", " + text_of(room) +
+                    " are free; free some space or write elsewhere",
+                "IO_NO_SPACE");
 }
 
 bool on_one_file_system(const fs::path& one, const fs::path& two) {
@@ -112,26 +121,40 @@ DiskNeed disk_need(Assembly& assembly, const Uncached& missing, const std::optio
   return need;
 }
 
+fs::path require_writable(const fs::path& wanted, const std::string& key) {
+  const fs::path folder = existing(wanted);
+  if (!fs::is_directory(folder))
+    throw Error(ExitCode::io, key + " " + wanted.string() + ": " + folder.string() +
+                                  " is a file, not a folder; choose another " + key);
+  if (::access(folder.c_str(), (folder == wanted ? R_OK : 0) | W_OK | X_OK) != 0)
+    throw Error(ExitCode::locked, key + " " + wanted.string() + ": " + folder.string() + " cannot be written to: " +
+                                      (errno == EACCES ? std::string("no permission") : std::strerror(errno)) +
+                                      "; choose another " + key);
+  return folder;
+}
+
 std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need) {
-  const fs::path folder = existing(recipe.run.output), cache = existing(recipe.cache.folder);
-  for (const fs::path& one : {folder, cache})
-    if (::access(one.c_str(), W_OK | X_OK) != 0)
-      throw Error(ExitCode::locked, one.string() + " cannot be written to: " +
-                                        (errno == EACCES ? std::string("no permission") : std::strerror(errno)));
+  const fs::path run = recipe.run.output, spare = recipe.checkpoint.fallback;
+  const fs::path folder = require_writable(run, "run.output"),
+                 cache = require_writable(recipe.cache.folder, "cache.folder");
   const uint64_t free = fs::space(folder).available, free_cache = fs::space(cache).available;
-  const auto require = [&](uint64_t bytes, uint64_t room, const fs::path& where, const std::string& what) {
-    if (bytes > room)
-      throw Error(ExitCode::io,
-                  where.string() + ": " + what + " take " + text_of(bytes) + ", " + text_of(room) +
-                      " are free; free some space or write elsewhere",
-                  "IO_NO_SPACE");
-  };
-  const uint64_t left = left_to_write(recipe, need);
+  uint64_t left = left_to_write(run, need);
+  if (!spare.empty()) {
+    const fs::path elsewhere = require_writable(spare, "checkpoint.fallback");
+    const uint64_t free_there = fs::space(elsewhere).available;
+    require_room(need.checkpoint, free_there, elsewhere, "one checkpoint, in checkpoint.fallback, would take");
+    // What a full disk refuses goes there, but for a result: no end of the run, if that is another disk with room.
+    const std::vector<fs::path> roots = checkpoint::roots_of(run, spare);
+    const uint64_t there = roots.size() > 1 ? bytes_in(roots.back()) : 0;
+    if (!on_one_file_system(folder, elsewhere) && without(need.checkpoints, there) <= free_there)
+      left = std::min(left, plus(need.checkpoint, need.result));
+  }
   if (on_one_file_system(folder, cache)) {
-    require(plus(left, need.cache), free, folder, "the checkpoints, results and cache that are still to be written");
+    require_room(plus(left, need.cache), free, folder,
+                 "the checkpoints, results and cache that are still to be written take");
   } else {
-    require(need.cache, free_cache, cache, "pictures and captions that are not cached yet");
-    require(left, free, folder, "the checkpoints and results that are still to be written");
+    require_room(need.cache, free_cache, cache, "pictures and captions that are not cached yet take");
+    require_room(left, free, folder, "the checkpoints and results that are still to be written take");
   }
   return text_of(free) + " free for " + recipe.run.output + "; " + need.text();
 }

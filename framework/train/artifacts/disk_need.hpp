@@ -6,6 +6,7 @@
 #include <train/planning/dry_run.hpp>
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -25,9 +26,13 @@ struct DiskNeed {
 /// `batch`: shapes of the largest samples, nullopt when they are not known; `missing`: what is still to be cached.
 DiskNeed disk_need(Assembly& assembly, const Uncached& missing, const std::optional<BatchShape>& batch);
 
+/// That the folder, which the recipe names by `key`, is there or can be made, and may be written to. Returns it or the
+/// first above it that is there. Throws Error: io where that is a file, locked without the right to write.
+std::filesystem::path require_writable(const std::filesystem::path& wanted, const std::string& key);
+
 /// What is free where the run writes. Throws Error (io, IO_NO_SPACE) when a file system has no room for all of the run
-/// that will lie there at one time (with checkpoint.fallback: for one checkpoint and a result), and (locked) when the
-/// folder cannot be written to.
+/// that will lie there at one time (with a checkpoint.fallback on another one, which has that room: for one checkpoint
+/// and a result), or checkpoint.fallback none for one checkpoint; and as require_writable for each of the folders.
 std::string check_room(const recipe::Recipe& recipe, const DiskNeed& need);
 
 }  // namespace trainer::train

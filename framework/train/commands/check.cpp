@@ -26,10 +26,7 @@
 #include <train/planning/plan.hpp>
 #include <train/planning/recipe_budget.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -283,8 +280,7 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
 std::string check_run_folder(Assembly& assembly, const Request& request, std::optional<checkpoint::Choice>& newest) {
   const recipe::Recipe& recipe = assembly.recipe();
   const std::filesystem::path folder = recipe.run.output;
-  if (::access(folder.c_str(), R_OK | W_OK | X_OK) != 0 && errno == EACCES)
-    throw Error(ExitCode::locked, folder.string() + ": no permission to write there; choose another run.output");
+  require_writable(folder, "run.output");
   if (const auto holder = checkpoint::RunLock::holder(folder))
     throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder, recipe.checkpoint.fallback))
