@@ -321,6 +321,10 @@ class Inspect(RunCase):
         write_safetensors(self.folder / "d.safetensors", other, data + bytes(4))
         self.assertEqual(self.inspect(self.folder / "d.safetensors")["what"], unknown)
 
+    def test_metadata_of_millions_of_lines(self):
+        lora = write_lora(self.folder / "a.safetensors", {"note": "\n" * (3 << 20)})
+        self.expect(0, ["LoRA for FLUX.2", "finite         true"], "inspect", lora)  # in minutes, as `program` asks
+
     def test_a_cache_entry_says_who_reads_it(self):
         entries = sorted(path for path in self.cache.rglob("*.safetensors"))
         for entry in (entries[0], entries[-1]):

@@ -36,7 +36,8 @@ std::string dtype_text(at::ScalarType type);
 /// "192 x 4"
 std::string shape_text(const std::vector<int64_t>& shape);
 
-/// config.json beside the files; discarded when there is none or it is no JSON.
-Json config_of(const weights::ModelFiles& files);
+/// config.json beside the files; discarded when there is none or it is no JSON. Sorted: keeping the order of a
+/// stranger's keys takes time that grows with the square of their number.
+nlohmann::json config_of(const weights::ModelFiles& files);
 
 }  // namespace trainer::train

@@ -17,12 +17,12 @@ class AnyTokenizer final : public Tokenizer {
 /// "trainer", with what a recipe says to use it, and the library whose class config.json names.
 std::string readers(const weights::ModelFiles& files, const std::string& kind, const std::string& component) {
   std::string text = "trainer (" + kind + ".kind = \"" + component + "\")";
-  const Json config = config_of(files);
+  const nlohmann::json config = config_of(files);
   if (!config.is_object()) return text;
   if (const auto name = config.find("_class_name"); name != config.end() && name->is_string())
     text += ", diffusers (" + name->get<std::string>() + ")";
   if (const auto names = config.find("architectures"); names != config.end() && names->is_array())
-    for (const Json& name : *names)
+    for (const nlohmann::json& name : *names)
       if (name.is_string()) text += ", transformers (" + name.get<std::string>() + ")";
   return text;
 }
@@ -45,8 +45,8 @@ void make_encoder(const std::shared_ptr<weights::ModelFiles>& files, plugin::Loa
 
 }  // namespace
 
-Json config_of(const weights::ModelFiles& files) {
-  return Json::parse(files.config().value_or(""), nullptr, /*allow_exceptions=*/false);
+nlohmann::json config_of(const weights::ModelFiles& files) {
+  return nlohmann::json::parse(files.config().value_or(""), nullptr, /*allow_exceptions=*/false);
 }
 
 bool inspect_model(Json& json, const std::shared_ptr<weights::ModelFiles>& files, plugin::Loader& loader,

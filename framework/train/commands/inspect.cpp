@@ -85,12 +85,12 @@ void inspect_unknown(Json& json, const std::shared_ptr<weights::ModelFiles>& ope
   const std::string kind = kind_by_content(files);
   json["what"] = kind;
   if (kind.starts_with(kCacheEntry)) json["read_by"] = "trainer (a run with these data and encoders)";
-  if (const Json config = config_of(files); config.is_object()) {
+  if (const nlohmann::json config = config_of(files); config.is_object()) {
     for (const char* key : {"_class_name", "architectures", "model_type"}) {
       if (!config.contains(key)) continue;
-      const Json& value = config.at(key);
+      const nlohmann::json& value = config.at(key);
       json["config"][key] = value;
-      const Json& name = value.is_array() && !value.empty() ? value.front() : value;
+      const nlohmann::json& name = value.is_array() && !value.empty() ? value.front() : value;
       if (json["what"] == kind && name.is_string()) json["what"] = kind + " of " + name.get<std::string>();
     }
   }
@@ -143,9 +143,12 @@ void refuse_run_folder(const fs::path& folder) {
 
 /// A value on lines of its own: nothing that a file holds can look like another line or command the terminal.
 std::string text_of(const Json& value, int indent) {
-  std::string rest = value.is_string() ? value.get<std::string>() : value.dump(), lines;
-  for (std::size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1))
-    lines += printable(rest.substr(0, end)) + "\n" + std::string(static_cast<std::size_t>(indent) + 1, ' ');
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  const std::string margin = "\n" + std::string(static_cast<std::size_t>(indent) + 1, ' ');
+  std::string lines;
+  std::string_view rest = text;
+  for (std::size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1))
+    lines += printable(rest.substr(0, end)) + margin;
   return lines + printable(rest);
 }
 
