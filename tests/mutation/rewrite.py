@@ -7,11 +7,14 @@ each part of a condition of several parts left out; a refusal without a conditio
 import pathlib
 import re
 
-SWITCH = """#include <cstdlib>
+SWITCH = """#ifndef TRAINER_MUTANTS_SWITCH  // several sources may be compiled together
+#define TRAINER_MUTANTS_SWITCH
+#include <cstdlib>
 namespace { [[maybe_unused]] bool mutant(int number) {
   static const char* chosen = std::getenv("TRAINER_MUTANT");
   return chosen != nullptr && std::atoi(chosen) == number;
 } }
+#endif
 """
 DECLARATION = re.compile(r"(?:const )?(?:auto|[\w:]+(?:<[^;=]*>)?)[*&]* \w+ = ")
 

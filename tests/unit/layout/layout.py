@@ -4,6 +4,7 @@
 Each rule is a function of the tree's root that returns messages "file:line: what is wrong and what to do".
 layout_test.py shows for every rule that it can fail.
 """
+import ast
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -400,6 +401,19 @@ def json_depth(root):
         problems += [f"{path}:{number}: parses JSON; ask nests_deeply or require_shallow (base/json_depth.hpp) before"
                      for number, line in enumerate(text.splitlines(), 1) if re.search(r"[Jj]son::parse\(", line)]
     return problems
+
+
+@rule
+def mutant_groups(root):
+    """Each group of mutants is a test of the suite mutation and has its figures in the docs."""
+    script, suite, page = "tests/mutation/mutants.py", "tests/mutation/meson.build", "docs/reliability.md"
+    table = next(node.value for node in ast.parse((root / script).read_text()).body
+                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GROUPS")
+    groups = {key.value for key in table.keys}
+    listed = {suite: set(re.findall(r"'(\w+)': \[", (root / suite).read_text())),
+              page: set(re.findall(r"^\| `(\w+)` \|[^|]*\| \d+ of \d+", (root / page).read_text(), re.MULTILINE))}
+    return [f"{path}:1: {'lacks' if group in groups else 'names'} the group {group}, which {script} "
+            f"{'has' if group in groups else 'lacks'}" for path, names in listed.items() for group in sorted(groups ^ names)]
 
 
 def main():

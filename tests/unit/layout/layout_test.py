@@ -24,6 +24,9 @@ CLEAN = {
     "docs/pytorch-tests.md": "| PyTorch | ours |\n|---|---|\n| a | `A.One`, `A.Two` |\n| b | does not apply: none |\n",
     "docs/file-rules.md": "".join(f"| {n} | a | none | `framework/data/b.cpp` | `A.One` |\n" for n in range(1, 41)),
     "tests/unit/a_test.cpp": "TEST(A, One) {}\nTEST_P(A, Two) {}\n",
+    "tests/mutation/mutants.py": 'GROUPS = {\n    "a": Group("x"),\n    "b": Group("y"),\n}\n',
+    "tests/mutation/meson.build": "foreach group, programs : {\n  'a': [x], 'b': [x, y]}\n",
+    "docs/reliability.md": "| `a` | text | 3 of 3; 1 more |\n| `b` | text | 4 of 4 |\n| `c` | fuzzed | 7 |\n",
     "tools/packages.txt": "# comment | no\nmeson | cmd:meson | need | builds\n",
     "tools/libtorch.txt": f"torch==2.11.0 {PIN}\nnvidia-cuda-runtime==1 {PIN}\n",
     "tools/libtorch-cuda.txt": f"nvidia-nccl-cu13==2.0 {PIN}\nnvidia-cublas==3 {PIN}\n",
@@ -88,6 +91,13 @@ class Layout(unittest.TestCase):
         self.expect("file_rules", "docs/file-rules.md:1: rule 1: ST_X is not in framework/data/b.cpp")
         self.write("docs/file-rules.md", good.replace("`A.One`", "`A.Three`", 1))
         self.expect("file_rules", "docs/file-rules.md:1: rule 1: there is no test A.Three")
+
+    def test_mutant_groups(self):
+        self.write("tests/mutation/meson.build", "foreach group, programs : {\n  'a': [x]}\n")
+        self.expect("mutant_groups", "tests/mutation/meson.build:1: lacks the group b, which tests/mutation/mutants.py has")
+        self.write("tests/mutation/meson.build", CLEAN["tests/mutation/meson.build"])
+        self.write("docs/reliability.md", CLEAN["docs/reliability.md"] + "| `d` | text | 1 of 1 |\n")
+        self.expect("mutant_groups", "docs/reliability.md:1: names the group d, which tests/mutation/mutants.py lacks")
 
     def test_json_depth(self):
         parse = "const Json json = nlohmann::ordered_json::parse(text);\n"
