@@ -19,6 +19,17 @@ namespace trainer::train {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// Nothing is to be saved while the model is loaded, which may take minutes.
+void end_when_stopped() {
+  if (const int number = checkpoint::stop_signal(); number != 0)
+    throw Error(ExitCode::preempted, "stopped by signal " + std::to_string(number) +
+                                         " while the model was loaded; run the same command again");
+}
+
+}  // namespace
+
 Run::Run(Assembly& assembly, const Request& request, distributed::Group& ranks)
     : assembly_(assembly),
       request_(request),
@@ -80,6 +91,7 @@ void Run::prepare() {
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();
+  assembly_.before_weights(&end_when_stopped);
   loaded_ = phases_.during("load", [&] { return assembly_.load_model(ModelUse::train); });
   weights_ = identities_of_weights(recipe_, *loaded_.source);
   if (const std::string idle = loaded_.memory.idle(); !idle.empty()) log_warning(idle);

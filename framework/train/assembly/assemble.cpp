@@ -359,6 +359,7 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
   loaded.devices = LayerDevices(*loaded.model, loaded.placement, recipe_.placement.kind);
   if (use != ModelUse::inspect) {
     options.headers_only = false;
+    options.before_weight = before_weight_;
     options.device = loaded.placement.prologue;
     options.device_of = [&loaded](const std::string& name) { return loaded.devices.of(name); };
     SourceBuilder builder(*loaded.source, options);

@@ -107,6 +107,8 @@ class Assembly {
   /// those of the plan in use. Throws Error (bad_recipe) when the placement finds no devices.
   LoadedModel load_model(ModelUse use);
   LoadedModel load_model(ModelUse use, MemoryStack memory);
+  /// `call` comes before each weight that is read from now on; what it throws ends the loading.
+  void before_weights(std::function<void()> call) { before_weight_ = std::move(call); }
   /// From now on models are loaded as the plan says. Throws Error (bad_input) when it names what no plugin offers.
   void use_plan(const BudgetPlan& plan) { plan_ = plan; }
   /// The plan in use, if there is one.
@@ -150,6 +152,7 @@ class Assembly {
   std::vector<at::Device> devices_, memories_;
   std::shared_ptr<const fused::DryCuda> dry_cuda_;  ///< which of the memories are CUDA's
   std::optional<BudgetPlan> plan_;
+  std::function<void()> before_weight_;
 };
 
 /// The LoRA files of a model component.

@@ -52,6 +52,7 @@ void SourceBuilder::refuse_scaled(const std::string& name) const {
 }
 
 at::Tensor SourceBuilder::read(const std::string& name, at::Device device) {
+  if (options_.before_weight) options_.before_weight();
   const at::Tensor stored = source_.read(name);
   const bool trained = trains(name);
   const at::ScalarType dtype = trained ? at::kFloat : options_.dtype;
@@ -71,8 +72,10 @@ at::Tensor SourceBuilder::load(const std::string& name, const std::vector<int64_
 void SourceBuilder::fill(LinearState& state) {
   const std::string weight = state.name + ".weight";
   const at::Device device = device_of(state.name);
-  if (!trains(weight) && options_.format != nullptr)
+  if (!trains(weight) && options_.format != nullptr) {
+    if (options_.before_weight) options_.before_weight();
     state.frozen = options_.format->pack(state, weight, source_, options_.dtype);
+  }
   if (state.frozen) ++inventory_.packed_layers;
   if (state.frozen && options_.expanded)
     state.frozen = std::make_shared<DenseWeight>(state.frozen->dense(options_.dtype));

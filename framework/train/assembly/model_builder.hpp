@@ -3,6 +3,7 @@
 
 #include <trainer/sdk/memory.hpp>
 
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -28,7 +29,9 @@ struct BuildOptions {
   bool trained = false;            ///< weights become fp32 leaves that require grad (full fine-tune)
   bool headers_only = false;       ///< shapes and names only: nothing is read; what is to run needs `materialise`
   WeightFormat* format = nullptr;  ///< of the memory strategies; null: weights stay dense
-  bool expanded = false;           ///< packed weights are held densely in `dtype` as what they say they are: for proofs
+  /// Called before each weight that is read; what it throws ends the building.
+  std::function<void()> before_weight{};
+  bool expanded = false;  ///< packed weights are held densely in `dtype` as what they say they are: for proofs
 };
 
 /// Throws Error (bad_recipe) when weights are to be trained and packed.

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <support/errors.hpp>
 #include <support/parity.hpp>
 #include <train/assembly/model_builder.hpp>
 #include <trainer/sdk/error.hpp>
@@ -77,6 +78,23 @@ std::string error_of(const std::function<void()>& call) {
     return error.what();
   }
   return "no error";
+}
+
+TEST(SourceBuilder, AsksBeforeEachWeightThatItReads) {
+  test::MemorySource source(weights());
+  BuildOptions asking = options(at::kFloat);
+  int asked = 0;
+  asking.before_weight = [&] {
+    if (++asked == 3) throw Error(ExitCode::preempted, "stopped");
+  };
+  SourceBuilder builder(source, asking);
+  builder.linear("attn.to_q", 3, 2, true);
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(test::message_of([&] { builder.parameter("norm.weight", {4}); }), "stopped");
+  BuildOptions headers = asking;
+  headers.headers_only = true;
+  SourceBuilder(source, headers).linear("attn.to_q", 3, 2, true);
+  EXPECT_EQ(asked, 3) << "nothing was to be read";
 }
 
 TEST(SourceBuilder, MissingTensorsAndWrongShapesAreNamed) {
