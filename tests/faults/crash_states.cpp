@@ -138,9 +138,10 @@ void Disk::crash_into(const fs::path& folder, const Loss& loss) const {
 
 void Disk::write_out(const Folder& folder, const fs::path& to, const Loss& loss, uint64_t& draw) {
   std::map<std::string, Entry> names = folder.durable;
-  std::size_t kept = loss.names == Loss::Names::lost ? 0 : folder.pending.size();
-  if (loss.names == Loss::Names::random) kept = drawn(draw, folder.pending.size() + 1);
-  for (std::size_t i = 0; i < kept; ++i) change_in(names, folder.pending[i]);
+  for (const Change& one : folder.pending) {
+    const bool lost = loss.names == Loss::Names::lost || (loss.names == Loss::Names::random && drawn(draw, 2) == 0);
+    if (!lost) change_in(names, one);
+  }
   for (const auto& [name, entry] : names) {
     if (entry.folder != nullptr) {
       fs::create_directory(to / name);

@@ -1,6 +1,7 @@
 /// @file What a disk may hold after a crash: a model of files and folders that knows what was made durable. Weaker than
-/// ext4 or xfs on purpose: nothing is durable before its own fsync, the folders' changes are in no order among each
-/// other, and un-synced data may be there, be missing, or be torn.
+/// ext4 or xfs on purpose: nothing is durable before its own fsync, changes of names are in no order, be they of one
+/// folder or of several (a rename within a folder is one change), and un-synced data may be there, be missing, or be
+/// torn.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +18,7 @@ namespace trainer::faults {
 /// What becomes of changes that were not synced.
 struct Loss {
   enum class Data { lost, kept, random, torn };  ///< of a file's writes: none, all, some of them, all but cut off
-  enum class Names { lost, kept, random };       ///< of a folder's changes: none, all, the first few
+  enum class Names { lost, kept, random };       ///< of a folder's changes: none, all, some of them
   Data data = Data::lost;
   Names names = Names::lost;
   uint64_t seed = 0;

@@ -295,5 +295,19 @@ TEST(Crash, TheModelSeesMissingSyncs) {
   EXPECT_GT(verdict.lost, 0) << verdict.text();
 }
 
+/// Nor is it bound to any order: of two names that were not synced either may be there without the other.
+TEST(Crash, TheModelKeepsNamesInNoOrder) {
+  Scratch scratch, after;
+  const fs::path run = scratch.fresh();
+  Disk disk(run);
+  for (const char* name : {"first", "second"}) disk.apply({Kind::mkdir, name, "", 0, 0, ""});
+  std::set<std::pair<bool, bool>> seen;
+  for (uint64_t seed = 1; seed <= 64; ++seed) {
+    disk.crash_into(after.fresh(), {Loss::Data::lost, Loss::Names::random, seed});
+    seen.emplace(fs::exists(after.path() / "run/first"), fs::exists(after.path() / "run/second"));
+  }
+  EXPECT_EQ(seen.size(), 4U);
+}
+
 }  // namespace
 }  // namespace trainer::faults
