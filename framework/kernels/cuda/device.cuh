@@ -41,6 +41,40 @@ __device__ inline float block_sum(float value) {
   return total;
 }
 
+/// The sum over the threads of the block that have this one's lane, in every thread. All threads must call it.
+__device__ inline float lane_sum(float value) {
+  __shared__ float parts[kThreads / kWarp][kWarp];
+  __syncthreads();  // what an earlier call wrote has been read
+  parts[threadIdx.x / kWarp][threadIdx.x % kWarp] = value;
+  __syncthreads();
+  float total = 0;
+  for (int i = 0; i < kThreads / kWarp; ++i) total += parts[i][threadIdx.x % kWarp];
+  return total;
+}
+
+/// A block for a warp's width of columns of a sample; its warps share the rows. Kernels loop over what is more.
+inline dim3 grid_of_columns(int64_t samples, int64_t width) {
+  constexpr int64_t kMost = 65535, kChunks = 1 << 20;
+  const int64_t chunks = (width + kWarp - 1) / kWarp;
+  return {static_cast<unsigned>(chunks < kChunks ? chunks : kChunks),
+          static_cast<unsigned>(samples < kMost ? samples : kMost), 1};
+}
+
+/// use(sample, column, begin, end) for this thread's share of a column's `rows`. All threads of the block make the same
+/// calls; beyond the width the share is empty.
+template <typename Use>
+__device__ inline void for_columns(int64_t samples, int64_t rows, int64_t width, const Use& use) {
+  constexpr int64_t kShares = kThreads / kWarp;
+  const int64_t each = (rows + kShares - 1) / kShares, from = threadIdx.x / kWarp * each;
+  const int64_t begin = from < rows ? from : rows, end = begin + each < rows ? begin + each : rows;
+  for (int64_t sample = blockIdx.y; sample < samples; sample += gridDim.y)
+    for (int64_t left = static_cast<int64_t>(blockIdx.x) * kWarp; left < width;
+         left += static_cast<int64_t>(gridDim.x) * kWarp) {
+      const int64_t column = left + threadIdx.x % kWarp;
+      use(sample, column, begin, column < width ? end : begin);
+    }
+}
+
 /// Blocks for `units`; kernels loop over what is more.
 inline unsigned blocks_for(int64_t units) {
   constexpr int64_t kMost = 1 << 20;

@@ -1,77 +1,106 @@
-// x + gate y, gate one row a sample: a thread an element. The formulas are those of cpu/gated_residual.hpp.
+// x + gate y, gate one row a sample, in packs where memory allows it. The formulas are those of cpu/gated_residual.hpp.
 #include <kernels/cuda/device.cuh>
 #include <kernels/cuda/launches.hpp>
+#include <kernels/cuda/vectors.cuh>
 
 namespace trainer::kernels {
 namespace {
 
-template <typename T>
-__device__ float gate_at(const GatedResidual& a, int64_t at) {
-  const int64_t row = at / a.width, column = at % a.width;
-  return read(static_cast<const T*>(a.gate) + row / a.rows_per_sample * a.gate_step + column);
+/// use(at, gate, constant) for the elements of this thread: from `at` on, with the gate's numbers for them.
+template <int kEach, typename T, typename Use>
+__device__ void for_gated(const GatedResidual& a, int64_t samples, const Use& use) {
+  for (int64_t sample = blockIdx.z; sample < samples; sample += gridDim.z) {
+    const T* gate = static_cast<const T*>(a.gate) + sample * a.gate_step;
+    const int64_t first = sample * a.rows_per_sample, left = a.rows - first;
+    for_elements<kEach>(
+        left < a.rows_per_sample ? left : a.rows_per_sample, a.width,
+        [&](int64_t row, int64_t column, auto count) { use((first + row) * a.width + column, gate + column, count); });
+  }
 }
 
-template <typename T>
-__global__ void forward(const GatedResidual a, int64_t elements, T* to) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; at < elements; at += step)
-    write(to + at, read(static_cast<const T*>(a.x) + at) + gate_at<T>(a, at) * read(static_cast<const T*>(a.y) + at));
+template <int kEach, typename T>
+__global__ void gated_forward(const GatedResidual a, int64_t samples, T* to) {
+  for_gated<kEach, T>(a, samples, [&](int64_t at, const T* gate, auto count) {
+    constexpr int kCount = decltype(count)::value;
+    const auto x = read_pack<T, kCount>(static_cast<const T*>(a.x) + at),
+               y = read_pack<T, kCount>(static_cast<const T*>(a.y) + at), g = read_pack<T, kCount>(gate);
+    Pack<T, kCount> sum;
+    for (int k = 0; k < kCount; ++k) write(sum.at + k, read(x.at + k) + read(g.at + k) * read(y.at + k));
+    write_pack<T, kCount>(to + at, sum);
+  });
 }
 
-template <typename T>
-__global__ void gradient(const GatedResidual a, int64_t elements, const T* grad, T* grad_y) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; at < elements; at += step)
-    write(grad_y + at, read(grad + at) * gate_at<T>(a, at));
+template <int kEach, typename T>
+__global__ void gated_gradient(const GatedResidual a, int64_t samples, const T* grad, T* grad_y) {
+  for_gated<kEach, T>(a, samples, [&](int64_t at, const T* gate, auto count) {
+    constexpr int kCount = decltype(count)::value;
+    const auto d = read_pack<T, kCount>(grad + at), g = read_pack<T, kCount>(gate);
+    Pack<T, kCount> product;
+    for (int k = 0; k < kCount; ++k) write(product.at + k, read(d.at + k) * read(g.at + k));
+    write_pack<T, kCount>(grad_y + at, product);
+  });
 }
 
-/// A thread a column of a sample, over its rows in runs.
+/// Rows in runs.
 template <typename T>
-__global__ void sums(const GatedResidual a, int64_t columns, const T* grad, T* grad_gate) {
-  constexpr int64_t kRun = 64;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; column < columns; column += step) {
-    const int64_t begin = column / a.width * a.rows_per_sample, end = begin + a.rows_per_sample;
+__global__ void sums(const GatedResidual a, int64_t samples, const T* grad, T* grad_gate) {
+  for_columns(samples, a.rows_per_sample, a.width, [&](int64_t sample, int64_t column, int64_t begin, int64_t end) {
+    constexpr int64_t kRun = 64;
+    const int64_t first = sample * a.rows_per_sample;
     float total = 0;
-    for (int64_t run = begin; run < end; run += kRun) {
+    for (int64_t run = first + begin; run < first + end; run += kRun) {
       float part = 0;
-      for (int64_t row = run; row < end && row < run + kRun; ++row) {
-        const int64_t at = row * a.width + column % a.width;
+      for (int64_t row = run; row < first + end && row < run + kRun; ++row) {
+        const int64_t at = row * a.width + column;
         part += read(grad + at) * read(static_cast<const T*>(a.y) + at);
       }
       total += part;
     }
-    write(grad_gate + column, total);
-  }
+    total = lane_sum(total);
+    if (threadIdx.x < kWarp && column < a.width) write(grad_gate + sample * a.width + column, total);
+  });
 }
 
-unsigned blocks_of(int64_t elements) { return blocks_for((elements + kThreads - 1) / kThreads); }
+/// The kernel for packs where all of these rows and the gate can be taken in them, otherwise the one for each element.
+template <int kPack, typename T, typename... Arguments>
+void start_gated(const GatedResidual& a, Stream stream, void (*packed)(GatedResidual, int64_t, Arguments...),
+                 void (*single)(GatedResidual, int64_t, Arguments...), std::initializer_list<const void*> rows,
+                 Arguments... arguments) {
+  const int64_t samples = (a.rows + a.rows_per_sample - 1) / a.rows_per_sample;
+  bool packs = takes_packs(a.gate, samples, a.gate_step, sizeof(T), kPack);
+  for (const void* data : rows) packs = packs && takes_packs(data, a.rows, a.width, sizeof(T), kPack);
+  const auto kernel = packs ? packed : single;
+  const dim3 grid =
+      packs ? grid_for<kPack>(a.rows_per_sample, a.width, samples) : grid_for<1>(a.rows_per_sample, a.width, samples);
+  kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(a, samples, arguments...);
+}
 
 }  // namespace
 
 int cuda_gated_residual(const GatedResidual* a, void* to, Stream stream) {
-  const int64_t elements = a->rows * a->width;
-  return with_type(a->dtype, elements, [&](auto type) {
+  return with_type(a->dtype, a->rows * a->width, [&](auto type) {
     using T = decltype(type);
-    forward<<<blocks_of(elements), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, elements, static_cast<T*>(to));
+    constexpr int kPack = 16 / sizeof(T);
+    start_gated<kPack, T>(*a, stream, gated_forward<kPack, T>, gated_forward<1, T>, {a->x, a->y, to},
+                          static_cast<T*>(to));
   });
 }
 
 int cuda_gated_residual_grad(const GatedResidual* a, const void* grad, void* grad_y, Stream stream) {
-  const int64_t elements = a->rows * a->width;
-  return with_type(a->dtype, elements, [&](auto type) {
+  return with_type(a->dtype, a->rows * a->width, [&](auto type) {
     using T = decltype(type);
-    gradient<<<blocks_of(elements), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *a, elements, static_cast<const T*>(grad), static_cast<T*>(grad_y));
+    constexpr int kPack = 16 / sizeof(T);
+    start_gated<kPack, T>(*a, stream, gated_gradient<kPack, T>, gated_gradient<1, T>, {grad, grad_y},
+                          static_cast<const T*>(grad), static_cast<T*>(grad_y));
   });
 }
 
 int cuda_gated_residual_sums(const GatedResidual* a, const void* grad, void* grad_gate, Stream stream) {
-  const int64_t columns = a->rows_per_sample > 0 ? a->rows / a->rows_per_sample * a->width : 0;
-  return with_type(a->dtype, columns, [&](auto type) {
+  const int64_t samples = a->rows_per_sample > 0 ? a->rows / a->rows_per_sample : 0;
+  return with_type(a->dtype, samples * a->width, [&](auto type) {
     using T = decltype(type);
-    sums<<<blocks_of(columns), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *a, columns, static_cast<const T*>(grad), static_cast<T*>(grad_gate));
+    sums<<<grid_of_columns(samples, a->width), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        *a, samples, static_cast<const T*>(grad), static_cast<T*>(grad_gate));
   });
 }
 

@@ -54,19 +54,18 @@ __global__ void gradient(const ModulatedNorm a, const T* grad, T* grad_x, float2
   }
 }
 
-/// A thread a column of a sample, over its rows in runs.
+/// Rows in runs.
 template <typename T>
-__global__ void sums(const ModulatedNorm a, int64_t columns, const T* grad, const float2* moments, T* grad_shift,
+__global__ void sums(const ModulatedNorm a, int64_t samples, const T* grad, const float2* moments, T* grad_shift,
                      T* grad_scale) {
-  constexpr int64_t kRun = 64;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; column < columns; column += step) {
-    const int64_t begin = column / a.width * a.rows_per_sample, end = begin + a.rows_per_sample;
+  for_columns(samples, a.rows_per_sample, a.width, [&](int64_t sample, int64_t column, int64_t begin, int64_t end) {
+    constexpr int64_t kRun = 64;
+    const int64_t first = sample * a.rows_per_sample;
     float shift = 0, scale = 0;
-    for (int64_t run = begin; run < end; run += kRun) {
+    for (int64_t run = first + begin; run < first + end; run += kRun) {
       float part_shift = 0, part_scale = 0;
-      for (int64_t row = run; row < end && row < run + kRun; ++row) {
-        const int64_t at = row * a.width + column % a.width;
+      for (int64_t row = run; row < first + end && row < run + kRun; ++row) {
+        const int64_t at = row * a.width + column;
         const float g = read(grad + at);
         part_shift += g;
         part_scale += g * ((read(static_cast<const T*>(a.x) + at) - moments[row].x) * moments[row].y);
@@ -74,9 +73,12 @@ __global__ void sums(const ModulatedNorm a, int64_t columns, const T* grad, cons
       shift += part_shift;
       scale += part_scale;
     }
-    if (grad_shift != nullptr) write(grad_shift + column, shift);
-    if (grad_scale != nullptr) write(grad_scale + column, scale);
-  }
+    shift = lane_sum(shift);
+    scale = lane_sum(scale);
+    if (threadIdx.x >= kWarp || column >= a.width) return;
+    if (grad_shift != nullptr) write(grad_shift + sample * a.width + column, shift);
+    if (grad_scale != nullptr) write(grad_scale + sample * a.width + column, scale);
+  });
 }
 
 }  // namespace
@@ -98,11 +100,11 @@ int cuda_modulated_norm_grad(const ModulatedNorm* a, const void* grad, void* gra
 
 int cuda_modulated_norm_sums(const ModulatedNorm* a, const void* grad, const void* moments, void* grad_shift,
                              void* grad_scale, Stream stream) {
-  const int64_t columns = a->rows_per_sample > 0 ? a->rows / a->rows_per_sample * a->width : 0;
-  return with_type(a->dtype, columns, [&](auto type) {
+  const int64_t samples = a->rows_per_sample > 0 ? a->rows / a->rows_per_sample : 0;
+  return with_type(a->dtype, samples * a->width, [&](auto type) {
     using T = decltype(type);
-    sums<<<blocks_for((columns + kThreads - 1) / kThreads), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *a, columns, static_cast<const T*>(grad), static_cast<const float2*>(moments), static_cast<T*>(grad_shift),
+    sums<<<grid_of_columns(samples, a->width), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        *a, samples, static_cast<const T*>(grad), static_cast<const float2*>(moments), static_cast<T*>(grad_shift),
         static_cast<T*>(grad_scale));
   });
 }

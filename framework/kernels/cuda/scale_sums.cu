@@ -1,5 +1,4 @@
 // Sums of 8-bit products scaled, and 8-bit weights expanded: an element at a time, in packs where memory allows it.
-#include <kernels/cuda/device.cuh>
 #include <kernels/cuda/launches.hpp>
 #include <kernels/cuda/vectors.cuh>
 
@@ -7,28 +6,6 @@ namespace trainer::kernels {
 namespace {
 
 constexpr int kSums = 4, kCodes = 16;  ///< in a pack
-
-/// Blocks over columns, kEach of them a thread, and over rows; kernels loop over what is more.
-template <int kEach>
-dim3 grid_for(int64_t rows, int64_t width) {
-  constexpr int64_t kMostRows = 65535, kColumns = static_cast<int64_t>(kThreads) * kEach;
-  return {blocks_for((width + kColumns - 1) / kColumns), static_cast<unsigned>(rows < kMostRows ? rows : kMostRows), 1};
-}
-
-/// use(row, column, constant) for the elements of this thread: `constant.value` of them from there on.
-template <int kCount>
-struct Constant {
-  static constexpr int value = kCount;
-};
-template <int kEach, typename Use>
-__device__ inline void for_elements(int64_t rows, int64_t width, const Use& use) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, packs = width / kEach;
-  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    for (int64_t i = first; i < packs; i += step) use(row, i * kEach, Constant<kEach>{});
-    for (int64_t i = packs * kEach + first; i < width; i += step) use(row, i, Constant<1>{});
-  }
-}
 
 template <int kEach, typename From, typename To>
 __global__ void scale_sums(const ScaleSums a) {

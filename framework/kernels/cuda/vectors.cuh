@@ -1,8 +1,9 @@
-/// @file Several neighbouring elements in one access of memory, and the choice of element types of the kernels for
-/// 8-bit numbers.
+/// @file Several neighbouring elements in one access of memory, grids in which no thread divides to find its place, and
+/// the choice of element types of the kernels for 8-bit numbers.
 #pragma once
 
 #include <kernels/eight_bits_numbers.h>
+#include <kernels/cuda/device.cuh>
 
 namespace trainer::kernels {
 
@@ -59,6 +60,29 @@ inline bool takes_packs(const void* data, int64_t rows, int64_t step, int64_t si
   const int64_t bytes = size * count < 16 ? size * count : 16;
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0 &&
          (rows <= 1 || step * size % bytes == 0);
+}
+
+/// Blocks over columns, kEach of them a thread, over rows and over samples; kernels loop over what is more.
+template <int kEach>
+dim3 grid_for(int64_t rows, int64_t width, int64_t samples = 1) {
+  constexpr int64_t kMost = 65535, kColumns = static_cast<int64_t>(kThreads) * kEach;
+  return {blocks_for((width + kColumns - 1) / kColumns), static_cast<unsigned>(rows < kMost ? rows : kMost),
+          static_cast<unsigned>(samples < kMost ? samples : kMost)};
+}
+
+/// use(row, column, constant) for the elements of this thread: `constant.value` of them from there on.
+template <int kCount>
+struct Constant {
+  static constexpr int value = kCount;
+};
+template <int kEach, typename Use>
+__device__ inline void for_elements(int64_t rows, int64_t width, const Use& use) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, packs = width / kEach;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    for (int64_t i = first; i < packs; i += step) use(row, i * kEach, Constant<kEach>{});
+    for (int64_t i = packs * kEach + first; i < width; i += step) use(row, i, Constant<1>{});
+  }
 }
 
 /// use(element) with an element of the type; false for other types.

@@ -67,19 +67,27 @@ Results norm_rope_results(const Inputs& in) {
 }
 
 Results swiglu_results(const Inputs& in) {
-  const Tensor gates = in.make({9, 2 * 300}, 11), before = in.make({9, 5}, 12), grad = in.make({9, 300}, 13);
-  return {operator_of<Tensor(const Tensor&, const Maybe&)>("trainer::swiglu").call(gates, before),
-          operator_of<Tensor(const Tensor&, const Tensor&)>("trainer::swiglu_backward").call(grad, gates)};
+  Results all;
+  for (const auto& [width, others] : {std::pair{300, 5}, std::pair{304, 16}}) {  // element by element, and in packs
+    const Tensor gates = in.make({9, 2 * width}, 11), before = in.make({9, others}, 12), grad = in.make({9, width}, 13);
+    all.push_back(operator_of<Tensor(const Tensor&, const Maybe&)>("trainer::swiglu").call(gates, before));
+    all.push_back(operator_of<Tensor(const Tensor&, const Tensor&)>("trainer::swiglu_backward").call(grad, gates));
+  }
+  return all;
 }
 
 Results gated_residual_results(const Inputs& in) {
-  const Tensor x = in.make({2, 35, 70}, 1), y = in.make({2, 35, 70}, 2), gate = in.make({2, 1, 70}, 4);
-  Results all{
-      operator_of<Tensor(const Tensor&, const Tensor&, const Tensor&)>("trainer::gated_residual").call(x, gate, y)};
-  const auto [grad_y, grad_gate] = operator_of<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Maybe&)>(
-                                       "trainer::gated_residual_backward")
-                                       .call(y, gate, x);
-  all.insert(all.end(), {grad_y, grad_gate});
+  Results all;
+  for (const int64_t width : {70, 72}) {  // element by element, and in packs
+    const Tensor x = in.make({2, 35, width}, 1), y = in.make({2, 35, width}, 2), gate = in.make({2, 1, width}, 4);
+    all.push_back(
+        operator_of<Tensor(const Tensor&, const Tensor&, const Tensor&)>("trainer::gated_residual").call(x, gate, y));
+    const auto [grad_y, grad_gate] =
+        operator_of<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Maybe&)>(
+            "trainer::gated_residual_backward")
+            .call(y, gate, x);
+    all.insert(all.end(), {grad_y, grad_gate});
+  }
   return all;
 }
 

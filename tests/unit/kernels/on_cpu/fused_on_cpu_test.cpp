@@ -1,5 +1,6 @@
 /// @file The CUDA kernels of the fused operations, run on the CPU (cuda_on_cpu.hpp), against the CPU's own kernels: in
-/// sizes that fill no block and no warp, more rows than a block takes, no rows.
+/// sizes that fill no block and no warp, more rows than a block takes, no rows; and where packs of elements fit, with
+/// each operand in turn where they do not. Packs that are not aligned end the test (cuda_on_cpu.hpp).
 #include <gtest/gtest.h>
 #include <kernels/cpu.hpp>
 #include <kernels/cuda.hpp>
@@ -7,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "buffers.hpp"
 
@@ -24,8 +26,8 @@ constexpr double kLimit = std::is_same_v<T, float> ? 1e-5 : 8e-3;
 
 /// Calls both sides with a buffer of `count` for the result, and compares.
 template <typename T, typename Cuda, typename Cpu>
-void compare(const char* what, int64_t count, double limit, const Cuda& cuda, const Cpu& cpu) {
-  Buffer<T> got(count), expected(count);
+void compare(const char* what, int64_t count, double limit, const Cuda& cuda, const Cpu& cpu, int64_t offset = 0) {
+  Buffer<T> got(count, offset), expected(count);
   ASSERT_EQ(cuda(got.data()), 0) << what;
   cpu(expected.data());
   EXPECT_TRUE(got.intact()) << what << " wrote beyond its result";
@@ -50,6 +52,8 @@ struct Samples {
   int64_t samples, rows, width;
 };
 constexpr Samples kSamples[] = {{2, 3, 70}, {1, 1, 1}, {1, 65, 300}, {3, 2, 64}, {1, 0, 8}};
+/// Which operand begins one element behind a multiple of a pack, and at none.
+constexpr int kNone = 0, kOperands = 5;
 
 TYPED_TEST(FusedOnCpu, ModulatedNorm) {
   for (const Samples& s : kSamples) {
@@ -82,22 +86,63 @@ TYPED_TEST(FusedOnCpu, ModulatedNorm) {
   }
 }
 
+/// More rows than the warps of a block take in one run, columns beside a warp's.
+TYPED_TEST(FusedOnCpu, SumsOfManyRows) {
+  constexpr int64_t kSamplesOfIt = 2, kRowsOfOne = 1030, kWidth = 40, kAll = kSamplesOfIt * kRowsOfOne;
+  const auto x = Buffer<TypeParam>::random(kAll * kWidth, 1), y = Buffer<TypeParam>::random(kAll * kWidth, 2),
+             shared = Buffer<TypeParam>::random(kSamplesOfIt * kWidth, 3);
+  const int64_t units = kSamplesOfIt * chunks(kWidth, kColumns);
+  const GatedResidual gated{kDtype<TypeParam>, kAll, kWidth, kRowsOfOne, x.data(), shared.data(), y.data(), kWidth};
+  compare<TypeParam>(
+      "gate", kSamplesOfIt * kWidth, kLimit<TypeParam>,
+      [&](void* to) { return cuda_on_cpu().gated_residual_sums(&gated, x.data(), to, nullptr); },
+      [&](void* to) { cpu().gated_residual_sums(gated, x.data(), to, 0, units); });
+  const ModulatedNorm norm{kDtype<TypeParam>, kAll,          kWidth,        kRowsOfOne, 1e-6,
+                           x.data(),          shared.data(), shared.data(), kWidth,     kWidth};
+  Buffer<float> moments(2 * kAll);
+  Buffer<TypeParam> grad_x(kAll * kWidth);
+  cpu().modulated_norm_grad(norm, y.data(), grad_x.data(), moments.data(), 0, kAll);
+  for (const bool of_scale : {false, true}) {
+    const auto places = [&](void* to) {
+      return of_scale ? std::pair<void*, void*>(nullptr, to) : std::pair<void*, void*>(to, nullptr);
+    };
+    compare<TypeParam>(
+        of_scale ? "scale" : "shift", kSamplesOfIt * kWidth, kLimit<TypeParam>,
+        [&](void* to) {
+          return cuda_on_cpu().modulated_norm_sums(&norm, y.data(), moments.data(), places(to).first, places(to).second,
+                                                   nullptr);
+        },
+        [&](void* to) {
+          cpu().modulated_norm_sums(norm, y.data(), moments.data(), places(to).first, places(to).second, 0, units);
+        });
+  }
+}
+
 TYPED_TEST(FusedOnCpu, NormRope) {
-  for (const Samples& s : {Samples{2, 35, 70}, {1, 1, 2}, {1, 9, 128}, {1, 0, 4}}) {
-    constexpr int64_t kHeads = 3;
-    const int64_t tokens = s.samples * s.rows, step = kHeads * s.width, count = tokens * step;
-    const auto x = Buffer<TypeParam>::random(count, 1), weight = Buffer<TypeParam>::random(s.width, 2),
-               g = Buffer<TypeParam>::random(count, 3);
-    const auto table = Buffer<float>::random(s.rows * s.width, 4);
-    const NormRope a{kDtype<TypeParam>, s.samples,    s.rows,        kHeads, s.width,       1e-6, x.data(),
-                     weight.data(),     table.data(), s.rows * step, step,   s.rows * step, step, 0};
+  for (const auto& [s, heads, odd] : {std::tuple{Samples{2, 35, 70}, 3, kNone},
+                                      {{1, 1, 2}, 1, kNone},
+                                      {{1, 9, 128}, 3, kNone},
+                                      {{1, 0, 4}, 3, kNone},
+                                      {{2, 3, 6}, 19, kNone},
+                                      {{1, 2, 8}, 3, 1},
+                                      {{1, 2, 8}, 3, 2},
+                                      {{1, 2, 8}, 3, 3},
+                                      {{1, 2, 8}, 3, 4},
+                                      {{1, 2, 8}, 3, 5}}) {
+    const int64_t tokens = s.samples * s.rows, step = heads * s.width, count = tokens * step;
+    const auto x = Buffer<TypeParam>::random(count, 1, odd == 1),
+               weight = Buffer<TypeParam>::random(s.width, 2, odd == 2),
+               g = Buffer<TypeParam>::random(count, 3, odd == 3);
+    const auto table = Buffer<float>::random(s.rows * s.width, 4, odd == 4);
+    const NormRope a{kDtype<TypeParam>, s.samples,    s.rows,        heads, s.width,       1e-6, x.data(),
+                     weight.data(),     table.data(), s.rows * step, step,  s.rows * step, step, 0};
     compare<TypeParam>(
         "forward", count, kLimit<TypeParam>, [&](void* y) { return cuda_on_cpu().norm_rope(&a, y, nullptr); },
-        [&](void* y) { cpu().norm_rope(a, y, 0, tokens); });
+        [&](void* y) { cpu().norm_rope(a, y, 0, tokens); }, odd == 5);
     compare<TypeParam>(
         "gradient", count, kLimit<TypeParam>,
         [&](void* y) { return cuda_on_cpu().norm_rope_grad(&a, g.data(), y, nullptr); },
-        [&](void* y) { cpu().norm_rope_grad(a, g.data(), y, 0, tokens); });
+        [&](void* y) { cpu().norm_rope_grad(a, g.data(), y, 0, tokens); }, odd == 5);
     const int64_t parts = chunks(tokens, kTokens);
     compare<float>(
         "weight", parts * s.width, 1e-5,
@@ -124,6 +169,50 @@ TYPED_TEST(FusedOnCpu, SwiGlu) {
           [&](void* y) { return cuda_on_cpu().swiglu_grad(&a, g.data(), s.width, y, nullptr); },
           [&](void* y) { cpu().swiglu_grad(a, g.data(), s.width, y, 0, rows); });
     }
+}
+
+/// Gate, up and the rows before them as models have them: all in packs, or each in turn not.
+TYPED_TEST(FusedOnCpu, SwiGluInPacks) {
+  constexpr int64_t kRows = 3, kWidth = 24;
+  for (int odd = 0; odd <= kOperands; ++odd)
+    for (const int64_t before_width : {int64_t{0}, int64_t{16}, int64_t{17}})
+      for (const int64_t apart : {int64_t{0}, int64_t{8}, int64_t{1}}) {
+        const int64_t step = 2 * kWidth + apart, grad_step = kWidth + before_width;
+        const auto x = Buffer<TypeParam>::random(kRows * step, 1, odd == 1),
+                   before = Buffer<TypeParam>::random(kRows * before_width, 2, odd == 2),
+                   g = Buffer<TypeParam>::random(kRows * grad_step, 3, odd == 3);
+        const SwiGlu a{kDtype<TypeParam>, kRows, kWidth, before_width, x.data(), before.data(), step, before_width};
+        compare<TypeParam>(
+            "forward", kRows * (kWidth + before_width), kLimit<TypeParam>,
+            [&](void* y) { return cuda_on_cpu().swiglu(&a, y, nullptr); },
+            [&](void* y) { cpu().swiglu(a, y, 0, kRows); }, odd == 4);
+        compare<TypeParam>(
+            "gradient", kRows * 2 * kWidth, kLimit<TypeParam>,
+            [&](void* y) { return cuda_on_cpu().swiglu_grad(&a, g.data(), grad_step, y, nullptr); },
+            [&](void* y) { cpu().swiglu_grad(a, g.data(), grad_step, y, 0, kRows); }, odd == 4);
+      }
+}
+
+/// A gate for all samples or one for each, at steps of its own.
+TYPED_TEST(FusedOnCpu, GatedResidualInPacks) {
+  constexpr int64_t kSamplesOfIt = 3, kRowsOfOne = 5;
+  for (int odd = 0; odd <= kOperands; ++odd)
+    for (const int64_t width : {24, 2056, 12})
+      for (const int64_t step : {int64_t{0}, width + 8, width + 3}) {
+        const int64_t rows = kSamplesOfIt * kRowsOfOne, count = rows * width;
+        const auto x = Buffer<TypeParam>::random(count, 1, odd == 1), y = Buffer<TypeParam>::random(count, 2, odd == 2),
+                   gate = Buffer<TypeParam>::random(kSamplesOfIt * (step + width), 3, odd == 3),
+                   g = Buffer<TypeParam>::random(count, 4, odd == 4);
+        const GatedResidual a{kDtype<TypeParam>, rows, width, kRowsOfOne, x.data(), gate.data(), y.data(), step};
+        compare<TypeParam>(
+            "forward", count, kLimit<TypeParam>,
+            [&](void* to) { return cuda_on_cpu().gated_residual(&a, to, nullptr); },
+            [&](void* to) { cpu().gated_residual(a, to, 0, rows); }, odd == 5);
+        compare<TypeParam>(
+            "gradient", count, kLimit<TypeParam>,
+            [&](void* to) { return cuda_on_cpu().gated_residual_grad(&a, g.data(), to, nullptr); },
+            [&](void* to) { cpu().gated_residual_grad(a, g.data(), to, 0, rows); }, odd == 5);
+      }
 }
 
 TYPED_TEST(FusedOnCpu, GatedResidual) {
