@@ -49,8 +49,10 @@ TEST(EightBitKernels, ScaledProductsAreTheCpus) {
         const at::Tensor tall = at::linspace(-5, 5, rows).exp2().unsqueeze(1);
         const at::Tensor x = (at::linspace(1, 90, rows * 192).view({rows, 192}).cos() * tall).to(dtype),
                          g = (at::linspace(2, 70, rows * 320).view({rows, 320}).cos() * tall).to(dtype);
-        const at::Tensor y = w8a8::scaled_product(x.to(test_device()), {}, values.t(), channels.to(test_device())),
-                         dx = w8a8::scaled_product(g.to(test_device()), channels.to(test_device()), values, {});
+        w8a8::Shared shared;
+        const at::Tensor y = w8a8::scaled_product(x.to(test_device()), {}, values.t(), channels.to(test_device()),
+                                                  shared),
+                         dx = w8a8::scaled_product(g.to(test_device()), channels.to(test_device()), values, {}, shared);
         const at::Tensor wide = packed.values.to(at::kFloat).to(at::kDouble) * packed.scale;
         EXPECT_EQ(y.scalar_type(), dtype);
         EXPECT_EQ(dx.sizes(), x.sizes());

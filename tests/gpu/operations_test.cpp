@@ -4,11 +4,16 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linspace.h>
+#include <ATen/ops/mm.h>
 #include <c10/util/Exception.h>
 #include <support/device.hpp>
 #include <train/assembly/device.hpp>
 
+#include <cmath>
 #include <fp8_weight_only/dequantize.hpp>
+#include <iomanip>
+#include <memory>
+#include <sstream>
 #include <w8a8/w8a8_weight.hpp>
 
 #include "../unit/fused/operations.hpp"
@@ -99,15 +104,48 @@ TEST(W8A8, ProductsAreTheCpus) {
   for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
     if (code == fp8::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
     const double limit = code == fp8::Code::int8 ? 1e-5 : 3e-3;
+    constexpr double kBf16Limit = 8e-3;  // one rounding of each side: 4e-3
     for (const int64_t rows : {1, 16, 17, 64, 130}) {
       const auto packed = [&] { return fp8::quantize(weight, fp8::Granularity::channel, "weight", code); };
       const w8a8::W8A8Weight here(packed());
       w8a8::W8A8Weight there(packed());
       there.to(test_device());
-      const at::Tensor x = at::linspace(1, 90, rows * 192).view({rows, 192}).cos(),
-                       g = at::linspace(2, 70, rows * 320).view({rows, 320}).cos();
-      EXPECT_LE(error(there.matmul(x.to(test_device())).cpu(), here.matmul(x)), limit) << rows;
-      EXPECT_LE(error(there.grad_input(g.to(test_device())).cpu(), here.grad_input(g)), limit) << rows;
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor x = at::linspace(1, 90, rows * 192).view({rows, 192}).cos().to(dtype),
+                         g = at::linspace(2, 70, rows * 320).view({rows, 320}).cos().to(dtype);
+        const double most = dtype == at::kFloat ? limit : kBf16Limit;
+        const at::Tensor y = there.matmul(x.to(test_device())).cpu(), dx = there.grad_input(g.to(test_device())).cpu();
+        EXPECT_EQ(y.scalar_type(), dtype);
+        EXPECT_EQ(dx.scalar_type(), dtype);
+        EXPECT_LE(error(y, here.matmul(x)), most) << dtype << " " << rows;
+        EXPECT_LE(error(dx, here.grad_input(g)), most) << dtype << " " << rows;
+      }
+    }
+  }
+}
+
+/// Both ways to keep sums, as long as a model's; their errors go into the test's results, for the report of
+/// tools/gpu_check.
+TEST(W8A8, FastAccumulationIsNear) {
+  if (train::capability_of(test_device()).value_or(9) < 8.85) GTEST_SKIP() << "no products of 8-bit floats";
+  constexpr int64_t kRows = 64, kLong = 6144, kWide = 128;
+  const at::Tensor weight = at::linspace(-3, 5, kWide * kLong).view({kWide, kLong}).mul(1e4).sin(),
+                   x = at::linspace(1, 90, kRows * kLong).view({kRows, kLong}).mul(1e4).cos();
+  const auto packed = [&] { return fp8::quantize(weight, fp8::Granularity::channel, "weight"); };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const w8a8::Rows rows = w8a8::quantize_rows(x.to(dtype), fp8::Code::e4m3);
+    const at::Tensor exact = at::mm(rows.values.to(at::kFloat).to(at::kDouble) * rows.scale,
+                                    (packed().values.to(at::kFloat).to(at::kDouble) * packed().scale).t());
+    for (const bool fast : {false, true}) {
+      w8a8::W8A8Weight there(packed(), std::make_shared<w8a8::Shared>(fast));
+      there.to(test_device());
+      const at::Tensor apart = there.matmul(x.to(dtype).to(test_device())).cpu().to(at::kDouble) - exact;
+      const double off = std::sqrt((apart.square().sum() / exact.square().sum()).item<double>());
+      std::ostringstream text;
+      text << std::scientific << std::setprecision(2) << off;
+      RecordProperty(std::string("figure_") + (fast ? "fast" : "exact") + (dtype == at::kFloat ? "_fp32" : "_bf16"),
+                     text.str());
+      EXPECT_LE(off, fast ? 3e-2 : dtype == at::kFloat ? 3e-3 : 5e-3) << dtype;
     }
   }
 }

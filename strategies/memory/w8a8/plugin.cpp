@@ -20,7 +20,10 @@ const char* name_of(Code code) { return code == Code::int8 ? "int8_w8a8" : "fp8_
 
 class W8A8 final : public MemoryStrategy, public WeightFormat {
  public:
-  W8A8(Code code, const Options& options) : code_(code), layers_(name_of(code), options.list<std::string>("exclude")) {}
+  W8A8(Code code, const Options& options)
+      : code_(code),
+        layers_(name_of(code), options.list<std::string>("exclude")),
+        shared_(std::make_shared<w8a8::Shared>(code == Code::e4m3 && options.get<bool>("fast_accumulation"))) {}
   WeightFormat* weight_format() override { return this; }
 
   std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
@@ -30,9 +33,10 @@ class W8A8 final : public MemoryStrategy, public WeightFormat {
     refuse_foreign(name, source);
     if (code_ == Code::e4m3)
       if (std::optional<fp8::Packed> stored = fp8::stored_fp8(source, name))
-        return std::make_unique<W8A8Weight>(std::move(*stored));
+        return std::make_unique<W8A8Weight>(std::move(*stored), shared_);
     if (layers_.excludes(linear.name)) return nullptr;
-    return std::make_unique<W8A8Weight>(fp8::quantize(source.read(name), fp8::Granularity::channel, name, code_));
+    return std::make_unique<W8A8Weight>(fp8::quantize(source.read(name), fp8::Granularity::channel, name, code_),
+                                        shared_);
   }
   int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
     if (layers_.excludes(linear.name)) return WeightFormat::bytes(linear, compute);
@@ -55,6 +59,7 @@ class W8A8 final : public MemoryStrategy, public WeightFormat {
 
   Code code_;
   fp8::LayerChoice layers_;
+  std::shared_ptr<w8a8::Shared> shared_;
 };
 
 template <Code code>

@@ -20,6 +20,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace trainer::w8a8 {
 namespace {
@@ -47,46 +48,44 @@ at::Tensor fp8_product_on_cpu(const at::Tensor& a, const at::Tensor& w) {
   return sums;
 }
 
-at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
   // cuBLASLt multiplies fp8 only when both operands lie along the sum.
   const at::Tensor along = b.stride(0) == 1 ? b : b.t().contiguous().t();
   if (a.is_cpu()) return fp8_product_on_cpu(a, along.t());
   // Without out_dtype the result would be fp8 again.
   const at::Tensor one = at::ones({}, a.options().dtype(at::kFloat));
-  return at::_scaled_mm(a, along, one, one, {}, {}, at::kFloat);
+  return at::_scaled_mm(a, along, one, one, {}, {}, at::kFloat, fast);
 }
 
 /// With so many more rows of zeros.
 at::Tensor with_rows(const at::Tensor& values, int64_t more) {
-  if (more == 0) return values;
   // Padding knows no fp8; bytes of zero are zeros in both codes.
   const at::Tensor bytes = at::constant_pad_nd(values.view(at::kByte), std::array<int64_t, 4>{0, 0, 0, more}, 0);
   return bytes.view(values.scalar_type());
 }
 
 /// int32 or fp32.
-at::Tensor sums_of(const at::Tensor& a, const at::Tensor& along) {
-  return a.scalar_type() == at::kChar ? at::_int_mm(a, along) : fp8_product(a, along);
+at::Tensor sums_of(const at::Tensor& a, const at::Tensor& along, bool fast) {
+  return a.scalar_type() == at::kChar ? at::_int_mm(a, along) : fp8_product(a, along, fast);
 }
 
-/// Without fast accumulation, which keeps sums to 14 bits on some cards.
-at::Tensor row_wise_product(const eight_bits::Rows& rows, const at::Tensor& along, const at::Tensor& channels) {
-  const at::Tensor columns =
-      channels.defined() ? channels.view({1, -1}) : at::ones({1, along.size(1)}, rows.scale.options());
-  return at::_scaled_mm(rows.values, along, rows.scale, columns, {}, {}, at::kBFloat16, /*use_fast_accum=*/false);
+/// `columns`: scales [N].
+at::Tensor row_wise_product(const eight_bits::Rows& rows, const at::Tensor& along, const at::Tensor& columns,
+                            bool fast) {
+  return at::_scaled_mm(rows.values, along, rows.scale, columns.view({1, -1}), {}, {}, at::kBFloat16, fast);
 }
 
-bool try_row_wise(at::Device device) {
+bool try_row_wise(at::Device device, bool fast) {
   const at::AutoDispatchBelowADInplaceOrView below;  // no operation of the model
   const at::Tensor x = at::linspace(-3, 5, 45 * 64).sin_().view({45, 64}),
                    b = at::linspace(-7, 3, 80 * 64).cos_().view({80, 64}), channels = at::linspace(0.25, 2, 80);
   const eight_bits::Rows rows = eight_bits::quantize_rows(x, {}, at::kFloat8_e4m3fn),
                          weight = eight_bits::quantize_rows(b, {}, at::kFloat8_e4m3fn);
   const at::Tensor expected =
-      eight_bits::scale_sums(fp8_product(rows.values, weight.values.t()), rows.scale, channels, at::kFloat);
+      eight_bits::scale_sums(fp8_product(rows.values, weight.values.t(), false), rows.scale, channels, at::kFloat);
   try {
     const at::Tensor got = row_wise_product({rows.values.to(device), rows.scale.to(device)},
-                                            weight.values.to(device).t(), channels.to(device));
+                                            weight.values.to(device).t(), channels.to(device), fast);
     const double error =
         (got.cpu().to(at::kFloat) - expected).abs().max().item<double>() / expected.abs().max().item<double>();
     constexpr double kLimit = 1e-2;  // bf16 keeps 4e-3
@@ -102,14 +101,15 @@ bool try_row_wise(at::Device device) {
 
 /// Whether `row_wise_product` works on this device and multiplies the right rows and columns: that depends on the card
 /// and on how LibTorch was built. Tried on small numbers when the device is first met.
-bool scales_rows(at::Device device) {
+bool scales_rows(at::Device device, bool fast) {
   if (device.is_meta()) return true;  // a dry run of CUDA, where every card with products of 8-bit floats should
   if (!device.is_cuda()) return false;
   static std::mutex mutex;
-  static std::map<c10::DeviceIndex, bool> known;
+  static std::map<std::pair<c10::DeviceIndex, bool>, bool> known;
   const std::lock_guard lock(mutex);
-  const auto it = known.find(device.index());
-  return it != known.end() ? it->second : known.emplace(device.index(), try_row_wise(device)).first->second;
+  const std::pair key(device.index(), fast);
+  const auto it = known.find(key);
+  return it != known.end() ? it->second : known.emplace(key, try_row_wise(device, fast)).first->second;
 }
 
 }  // namespace
@@ -131,26 +131,39 @@ bool fits(int64_t out, int64_t in, Code code) {
   return out > 0 && in > 0 && out % multiple == 0 && in % multiple == 0;
 }
 
+at::Tensor Shared::ones(int64_t count, at::Device device) {
+  const auto make = [&] { return at::ones({count}, at::TensorOptions(device).dtype(at::kFloat)); };
+  if (device.is_meta()) return make();  // in a plan: nothing that stays
+  const std::lock_guard lock(mutex_);
+  at::Tensor& known = ones_[device.index()];
+  if (!known.defined() || known.size(0) < count) known = make();
+  return known.narrow(0, 0, count);
+}
+
 at::Tensor scaled_product(const at::Tensor& x, const at::Tensor& factors, const at::Tensor& b,
-                          const at::Tensor& channels) {
+                          const at::Tensor& channels, Shared& shared) {
   eight_bits::Rows rows = eight_bits::quantize_rows(x, factors, b.scalar_type());
   // cuBLASLt takes both operands along the sum: fp8 always, int8 on every card.
   const at::Tensor along = b.stride(0) == 1 ? b : eight_bits::transposed(b).t();
   const int64_t more = std::max<int64_t>(0, kFewestRows - x.size(0));
-  rows.values = with_rows(rows.values, more);
-  rows.scale = at::constant_pad_nd(rows.scale, std::array<int64_t, 4>{0, 0, 0, more}, 1);
+  if (more > 0) {  // padding by nothing would still copy
+    rows.values = with_rows(rows.values, more);
+    rows.scale = at::constant_pad_nd(rows.scale, std::array<int64_t, 4>{0, 0, 0, more}, 1);
+  }
+  const bool fast = shared.fast_accumulation;
   const bool at_once =
-      x.scalar_type() == at::kBFloat16 && along.scalar_type() == at::kFloat8_e4m3fn && scales_rows(x.device());
-  const at::Tensor y = at_once
-                           ? row_wise_product(rows, along, channels)
-                           : eight_bits::scale_sums(sums_of(rows.values, along), rows.scale, channels, x.scalar_type());
+      x.scalar_type() == at::kBFloat16 && along.scalar_type() == at::kFloat8_e4m3fn && scales_rows(x.device(), fast);
+  const auto columns = [&] { return channels.defined() ? channels : shared.ones(along.size(1), x.device()); };
+  const at::Tensor y =
+      at_once ? row_wise_product(rows, along, columns(), fast)
+              : eight_bits::scale_sums(sums_of(rows.values, along, fast), rows.scale, channels, x.scalar_type());
   return more > 0 ? y.narrow(0, 0, x.size(0)) : y;
 }
 
-at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, bool fast_accumulation) {
   const int64_t rows = a.size(0), more = kFewestRows - rows;
-  if (more > 0) return product(with_rows(a, more), b).narrow(0, 0, rows);
-  return a.scalar_type() == at::kChar ? int8_product(a, b) : fp8_product(a, b);
+  if (more > 0) return product(with_rows(a, more), b, fast_accumulation).narrow(0, 0, rows);
+  return a.scalar_type() == at::kChar ? int8_product(a, b) : fp8_product(a, b, fast_accumulation);
 }
 
 }  // namespace trainer::w8a8

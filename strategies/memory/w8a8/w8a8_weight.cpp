@@ -10,24 +10,28 @@
 
 namespace trainer::w8a8 {
 
-W8A8Weight::W8A8Weight(fp8::Packed packed)
-    : packed_(std::move(packed)), code_(packed_.values.scalar_type() == at::kChar ? Code::int8 : Code::e4m3) {
+W8A8Weight::W8A8Weight(fp8::Packed packed, std::shared_ptr<Shared> shared)
+    : packed_(std::move(packed)),
+      shared_(std::move(shared)),
+      code_(packed_.values.scalar_type() == at::kChar ? Code::int8 : Code::e4m3) {
   in_8_bits_ = packed_.scale.size(1) == 1 && packed_.values.scalar_type() != at::kFloat8_e5m2 &&
                fits(packed_.values.size(0), packed_.values.size(1), code_);
 }
 
 at::Tensor W8A8Weight::matmul(const at::Tensor& x) const {
   if (!in_8_bits_) return at::mm(x, dense(x.scalar_type()).t());
-  if (eight_bits::has_kernels(x)) return scaled_product(x, {}, packed_.values.t(), channels());
+  if (eight_bits::has_kernels(x)) return scaled_product(x, {}, packed_.values.t(), channels(), *shared_);
   const Rows rows = quantize_rows(x, code_);
-  return product(rows.values, packed_.values.t()).mul_(rows.scale).mul_(packed_.scale.t()).to(x.scalar_type());
+  const at::Tensor sums = product(rows.values, packed_.values.t(), shared_->fast_accumulation);
+  return sums.mul_(rows.scale).mul_(packed_.scale.t()).to(x.scalar_type());
 }
 
 at::Tensor W8A8Weight::grad_input(const at::Tensor& g) const {
   if (!in_8_bits_) return at::mm(g, dense(g.scalar_type()));
-  if (eight_bits::has_kernels(g)) return scaled_product(g, channels(), packed_.values, {});
+  if (eight_bits::has_kernels(g)) return scaled_product(g, channels(), packed_.values, {}, *shared_);
   const Rows rows = quantize_rows(g * packed_.scale.t(), code_);
-  return product(rows.values, packed_.values).mul_(rows.scale).to(g.scalar_type());
+  const at::Tensor sums = product(rows.values, packed_.values, shared_->fast_accumulation);
+  return sums.mul_(rows.scale).to(g.scalar_type());
 }
 
 at::Tensor W8A8Weight::channels() const {

@@ -5,12 +5,14 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/mm.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <planner/shape_kernels.hpp>
+#include <string_view>
 #include <support/parity.hpp>
 #include <trainer/sdk/recompute.hpp>
 #include <utility>
@@ -120,11 +122,44 @@ TEST_P(W8A8, FewPassesGiveTheSameBits) {
     for (const int64_t rows : {0, 1, 31, 32, 40}) {
       const at::Tensor x = random_matrix(std::max<int64_t>(rows, 1), kIn).narrow(0, 0, rows).to(dtype),
                        g = random_matrix(std::max<int64_t>(rows, 1), kOut, 3).narrow(0, 0, rows).to(dtype);
-      const at::Tensor y = scaled_product(x, {}, weight.values.t(), channels),
-                       dx = scaled_product(g, channels, weight.values, {});
+      Shared shared;
+      const at::Tensor y = scaled_product(x, {}, weight.values.t(), channels, shared),
+                       dx = scaled_product(g, channels, weight.values, {}, shared);
       EXPECT_TRUE(test::same_bits(y, plain.matmul(x))) << dtype << " " << rows;
       EXPECT_TRUE(test::same_bits(dx, plain.grad_input(g))) << dtype << " " << rows;
     }
+}
+
+int paddings = 0;
+std::unique_ptr<at::ObserverContext> count_padding(const at::RecordFunction& call) {
+  if (std::string_view(call.name()) == "aten::constant_pad_nd") ++paddings;
+  return nullptr;
+}
+
+/// Padding by nothing would be a copy, on CUDA two kernels for each product.
+TEST_P(W8A8, OnlyFewRowsAreFilledUp) {
+  const fp8::Packed weight = packed(random_matrix(kOut, kIn, 2));
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(count_padding));
+  for (const auto& [rows, expected] : {std::pair{31, 2}, {32, 0}, {40, 0}}) {
+    paddings = 0;
+    Shared shared;
+    scaled_product(random_matrix(rows, kIn), {}, weight.values.t(), {}, shared);
+    EXPECT_EQ(paddings, expected) << rows;
+  }
+  at::removeCallback(handle);
+}
+
+TEST(W8A8Shared, OnesAreFilledOnce) {
+  Shared shared;
+  const at::Tensor once = shared.ones(48, at::kCPU), less = shared.ones(16, at::kCPU);
+  EXPECT_EQ(less.sizes(), at::IntArrayRef({16}));
+  EXPECT_EQ(less.const_data_ptr(), once.const_data_ptr());
+  EXPECT_TRUE(less.is_contiguous());
+  const at::Tensor more = shared.ones(64, at::kCPU);
+  EXPECT_EQ(more.sum().item<float>(), 64);
+  EXPECT_EQ(once.sum().item<float>(), 48);
+  EXPECT_EQ(shared.ones(64, at::kMeta).size(0), 64);
+  EXPECT_FALSE(shared.ones(64, at::kMeta).is_alias_of(shared.ones(64, at::kMeta))) << "a plan keeps none";
 }
 
 TEST_P(W8A8, WhatDoesNotFitIsExpanded) {
