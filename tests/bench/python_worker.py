@@ -2,8 +2,8 @@
 """The Python side of tools/bench: the same LoRA training step with diffusers + peft + torch.optim.AdamW.
 
 Same protocol and settings as step_worker.cpp. As fast as diffusers users can set it up, torch.compile of the blocks only
-where asked for: SDPA attention, frozen base in the given dtype, fp32 LoRA, AdamW foreach (on CUDA fused), set_to_none. Checkpointing is
-torch.utils.checkpoint, non-reentrant; selective is create_selective_checkpoint_contexts with a policy that keeps the
+where asked for: SDPA attention, frozen base in the given dtype, fp32 LoRA (bf16 where asked for), on CUDA fp32 products in
+TF32 (set_float32_matmul_precision("high")), fused AdamW, set_to_none. Checkpointing is torch.utils.checkpoint, non-reentrant; selective is create_selective_checkpoint_contexts with a policy that keeps the
 same operations as ours; fp8 is a linear layer that dequantises e4m3 with one scale an output channel.
 """
 import ctypes
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts  # noqa: E402
 
 aten = torch.ops.aten
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ATTENTION = (aten._scaled_dot_product_flash_attention_for_cpu.default, aten._scaled_dot_product_flash_attention.default,
              aten._scaled_dot_product_efficient_attention.default, aten._scaled_dot_product_cudnn_attention.default)
 MATMULS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
@@ -144,7 +145,7 @@ def build(settings, dtype):
     model.add_adapter(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets))
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+            parameter.data = parameter.data.to(DTYPES[settings["lora_dtype"]])
     if settings["fp8"]:
         pack(model.transformer_blocks)
         pack(model.single_transformer_blocks)
@@ -161,13 +162,16 @@ def build(settings, dtype):
 class Step:
     def __init__(self, settings):
         torch.manual_seed(0)
-        self.device = torch.device(settings["device"])
-        torch.set_default_device(self.device)
-        self.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[settings["dtype"]]
-        self.model = build(settings, self.dtype)
-        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-4,
-                                           fused=True if self.device.type == "cuda" else None)
-        batch, height, width, tokens = (settings[key] for key in ("batch", "height", "width", "tokens"))
+        self.device, self.dtype = torch.device(settings["device"]), DTYPES[settings["dtype"]]
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        with self.device:  # only here: a default device costs a little in every call of torch's Python functions
+            self.model = build(settings, self.dtype)
+            self.make_samples(*(settings[key] for key in ("batch", "height", "width", "tokens")))
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
+
+    def make_samples(self, batch, height, width, tokens):
         one = torch.arange(1)
         self.ids = torch.cartesian_prod(one, torch.arange(height), torch.arange(width), one)
         self.text_ids = torch.cartesian_prod(one, one, one, torch.arange(tokens))
@@ -177,7 +181,7 @@ class Step:
 
     def __call__(self):
         noise = torch.randn_like(self.latents)
-        sigma = torch.sigmoid(torch.randn(self.latents.shape[0]))
+        sigma = torch.sigmoid(torch.randn(self.latents.shape[0], device=self.device))
         s = sigma.view(-1, 1, 1)
         noisy = ((1 - s) * self.latents + s * noise).to(self.dtype)
         prediction = self.model(hidden_states=noisy, encoder_hidden_states=self.text, timestep=sigma,

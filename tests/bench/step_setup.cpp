@@ -96,7 +96,8 @@ void Setup::load_strategies(const nlohmann::json& settings) {
   if (kept == "full") add("full_checkpointing", {{"elide", elide}});
   if (kept != "full" && kept != "none")
     add("selective_checkpointing", {{"elide", elide}, {"save", {Array{Value{kept}}}}});
-  if (const std::string format = settings.at("format"); !format.empty()) add(format, {});
+  if (const std::string format = settings.at("format"); !format.empty())
+    add(format, settings.at("fast_accumulation").get<bool>() ? Table{{"fast_accumulation", {true}}} : Table{});
   memory_ = std::make_unique<train::MemoryStack>(std::move(strategies));
 }
 
