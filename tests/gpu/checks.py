@@ -13,7 +13,7 @@ import typing
 UNAVAILABLE, OUT_OF_MEMORY = 69, 80  # docs/exit-codes.md
 PARTS = ("loading", "kernels", "memory", "matrix", "bench")
 CASES_A_CHUNK = 3
-KERNEL = "kernel_"  # how the test program's properties of kernels begin
+KERNEL, FIGURE = "kernel_", "figure_"  # how the test program's properties of kernels and of errors begin
 MOST_TEXT = 6000  # characters of one message or table in the report
 MOST_TRACE = 4 << 20  # bytes of a trace, compressed
 # Products of 8-bit floats are for compute capabilities from here on; below, LibTorch refuses them.
@@ -42,6 +42,7 @@ class Item:
     part: str
     seconds: float  # it may take; an item that cannot end within the call is left for the next
     run: typing.Callable  # (Machine, timeout) -> dict of results; raises Failed, Skipped
+    compares: bool = False  # with Python's side, where that is there
 
 
 def require(condition, text):
@@ -144,11 +145,12 @@ def gtest(machine, program, cases, timeout):
         result = json.loads(out.read_text())
     failures = [f"{suite['name']}.{case['name']}: {case['failures'][0]['failure'][:1500]}"
                 for suite in result["testsuites"] for case in suite["testsuite"] if case.get("failures")]
-    said = {name: value for suite in result["testsuites"] for case in suite["testsuite"]
-            for name, value in case.items() if name.startswith(KERNEL)}
     results = {"cases": result["tests"]}
-    if said:
-        results["kernels"] = {name.removeprefix(KERNEL): value for name, value in said.items()}
+    for key, prefix in (("kernels", KERNEL), ("figures", FIGURE)):
+        said = {name.removeprefix(prefix): value for suite in result["testsuites"] for case in suite["testsuite"]
+                for name, value in case.items() if name.startswith(prefix)}
+        if said:
+            results[key] = said
     if failures or done.returncode != 0:
         raise Failed("\n".join(failures) or f"{program} ended with {done.returncode}", results)
     return results
@@ -209,28 +211,54 @@ def memory_items(machine):
     yield Item("a run keeps its plan", "memory", 120, keeps_the_plan)
 
 
+def ran_alone(entry):
+    """Whether this entry of a report is of ours where Python had its turn to come, or of what only Python could do."""
+    results = entry.get("results") or {}
+    if "python_error" in results or not results.get("fits", True):
+        return False
+    rows = results.get("phases") or [results]
+    return entry.get("status") == "skipped" or entry.get("status") == "passed" and any("ratio" not in row for row in rows)
+
+
 def bench_call(machine, folder, arguments, timeout):
-    """tools/bench with one row; its results, or what it said."""
+    """Rows of tools/bench, and what it said where not all are there."""
     out = folder / "bench.json"
-    done = machine.call([machine.python, str(machine.root / "tools/bench"), "--build", str(machine.build), "--device",
-                         machine.device, "--json", str(out), *arguments], timeout=timeout)
-    if out.exists():
-        return json.loads(out.read_text())["results"][0], ""
-    return None, (done.stdout + done.stderr)[-MOST_TEXT:] or f"tools/bench ended with {done.returncode}"
+    out.unlink(missing_ok=True)
+    done = machine.call_python([str(machine.root / "tools/bench"), "--build", str(machine.build), "--device", machine.device,
+                                "--library-path", machine.libraries, "--json", str(out), *arguments], timeout=timeout)
+    rows = json.loads(out.read_text())["results"] if out.exists() else []
+    said = (done.stdout + done.stderr)[-MOST_TEXT:] or f"tools/bench ended with {done.returncode}"
+    return rows, said if done.returncode != 0 else ""
+
+
+def is_too_much(said):
+    return "out of memory" in said.lower()
+
+
+def bench_rows(machine, folder, words, count, timeout, compare):
+    """`count` rows: with Python; if that ends early one side after the other; then ours alone, with what Python said."""
+    left, python = time_left(timeout), ["--python", machine.python] if compare and machine.compares else []
+    rows, said = bench_call(machine, folder, words + python, left())
+    if len(rows) < count and python and "--apart" not in words and "--phases" not in words:
+        rows, said = bench_call(machine, folder, [*words, "--apart", *python], left())  # both at once may be too much
+    if len(rows) < count and python and not is_too_much(said):
+        problem = said
+        rows, said = bench_call(machine, folder, words, left())
+        rows = [{**row, "python_error": problem} for row in rows]
+    return (rows, "") if len(rows) >= count else ([], said or f"tools/bench measured {len(rows)} of {count}")
 
 
 def bench(machine, arguments, timeout, compare=True, profile=False, trace=None):
     with tempfile.TemporaryDirectory() as text:
         folder = pathlib.Path(text)
         words = [*arguments, *(["--profile", str(folder / "profile")] if profile else [])]
-        left = time_left(timeout)
-        python = ["--python", machine.python] if compare and machine.compares else []
-        result, said = bench_call(machine, folder, words + python, left())
-        if result is None and python and "--apart" not in words:  # both models at once may be too much
-            result, said = bench_call(machine, folder, [*words, "--apart", *python], left())
-        if result is None and "out of memory" in said.lower():
+        rows, said = bench_rows(machine, folder, words, 1, timeout, compare)
+        if not rows and is_too_much(said):
             return {"fits": False}
-        require(result is not None, said)
+        require(rows, said)
+        result = rows[0]
+        if "python_error" in result:
+            result["python_error"] = result["python_error"][-MOST_TEXT:]
         if profile:
             keep_trace(machine, folder / "profile/trace.json", trace)
             result["profile"] = result.get("profile", "")[:MOST_TEXT]
@@ -255,20 +283,17 @@ def keep_trace(machine, trace, name):
 def phases(machine, timeout):
     """The parts of a run besides its steps. Pictures are decoded by libvips, which is not carried."""
     named = "load,captions,sample,save" if machine.carried else "load,captions,pictures,sample,save"
+    words = ["--phases", named, "--pairs", *(["2", "--warmup", "0"] if machine.quick else ["9", "--warmup", "2"])]
     with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder) / "bench.json"
-        words = [machine.python, str(machine.root / "tools/bench"), "--build", str(machine.build), "--device",
-                 machine.device, "--json", str(out), "--phases", named]
-        words += ["--pairs", "2", "--warmup", "0"] if machine.quick else ["--pairs", "9", "--warmup", "2"]
-        done = machine.call([*words, *(["--python", machine.python] if machine.compares else [])], timeout=timeout)
-        require(done.returncode == 0 and out.exists(), (done.stdout + done.stderr)[-MOST_TEXT:])
-        rows = json.loads(out.read_text())["results"]
-    require([row["phase"] for row in rows] == named.split(","), f"not all phases were timed: {rows}")
-    return {"phases": rows}
+        rows, said = bench_rows(machine, pathlib.Path(folder), words, named.count(",") + 1, timeout, compare=True)
+    require(rows, said)
+    error = next((row["python_error"] for row in rows if "python_error" in row), None)
+    return {"phases": rows, **({"python_error": error} if error else {})}
 
 
 DEV = "dev 512 batch 1 "
 WHOLE = "full+elision"  # full checkpointing as recipes have it: what nothing reads is not recomputed
+OF_PYTHON = (WHOLE + "+compile", WHOLE + "+lorabf16")  # ours is the same as without
 
 
 def dev_item(row, seconds, compare=False, profile=True, warmup=2):
@@ -278,9 +303,11 @@ def dev_item(row, seconds, compare=False, profile=True, warmup=2):
     def run(machine, timeout):
         if "fp8w8a8" in row and machine.capability() < FP8_PRODUCTS:
             raise Skipped(f"compute capability {machine.capability()}; products of 8-bit floats need {FP8_PRODUCTS}")
+        if row in OF_PYTHON and not machine.compares:
+            raise Skipped(f"not possible: {machine.sides[1]}")
         return bench(machine, arguments, timeout, compare, profile, "dev" if row == WHOLE else None)  # one is enough
 
-    return Item(f"bench {DEV}{row}", "bench", seconds, run)
+    return Item(f"bench {DEV}{row}", "bench", seconds, run, compare)
 
 
 def dev_items(machine):
@@ -292,8 +319,9 @@ def dev_items(machine):
     yield Item(f"bench {DEV}plan", "bench", 30, plan_of_dev)
     yield dev_item(WHOLE + "+fp8", 60)
     yield dev_item(WHOLE + "+fp8w8a8", 60)
-    if machine.compares:
-        yield dev_item(WHOLE + "+compile", 300, compare=True, profile=False, warmup=3)
+    yield dev_item(WHOLE + "+fp8w8a8fast", 60, profile=False)
+    yield dev_item(WHOLE + "+compile", 300, compare=True, profile=False, warmup=3)
+    yield dev_item(WHOLE + "+lorabf16", 150, compare=True, profile=False)
     yield dev_item(WHOLE + "+int8w8a8", 60)
     yield dev_item("full", 60, profile=False)
     yield dev_item(WHOLE + "+plain", 60)
@@ -326,9 +354,9 @@ def plan_of_dev(machine, timeout):
 def other_bench_items(machine):
     def item(name, *arguments, seconds=90.0, **more):
         return Item("bench " + name, "bench", seconds,
-                    lambda machine, timeout: bench(machine, [str(a) for a in arguments], timeout, **more))
+                    lambda machine, timeout: bench(machine, [str(a) for a in arguments], timeout, **more), compares=True)
 
-    yield Item("bench phases", "bench", 60 if machine.quick else 120, phases)
+    yield Item("bench phases", "bench", 60 if machine.quick else 120, phases, compares=True)
     if machine.quick:
         yield item("a cut of klein4b", "--size", "klein4b", "--blocks", 1, "--heads", 1, "--height", 4, "--width", 4,
                    "--tokens", 8, "--pairs", 2, "--warmup", 1, "--rows", WHOLE, seconds=60, profile=True, trace="cut")

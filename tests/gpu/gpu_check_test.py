@@ -28,14 +28,15 @@ class GpuCheck(unittest.TestCase):
         self.folder = pathlib.Path(scratch.name)
         self.pack, self.report = self.folder / "carried", self.folder / "report"
 
-    def call(self, tool, *arguments):
+    def call(self, tool, *arguments, **more):
         env = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}  # Meson's
-        return subprocess.run([sys.executable, str(tool), *map(str, arguments)], cwd=self.folder, env=env,
+        return subprocess.run([sys.executable, str(tool), *map(str, arguments)], cwd=self.folder, env={**env, **more},
                               capture_output=True, text=True)
 
     def check(self, *arguments):
+        """Without a git or any other program, as it may be there."""
         return self.call(self.pack / "tools/gpu_check", "--device", "cpu", "--quick", "--report", self.report, "--torch",
-                         os.environ["TRAINER_TEST_LIBTORCH"], *arguments)
+                         os.environ["TRAINER_TEST_LIBTORCH"], *arguments, PATH="/nowhere")
 
     def items(self):
         return json.loads((self.report / "report.json").read_text())["items"]
@@ -83,6 +84,8 @@ class GpuCheck(unittest.TestCase):
         text = (self.report / "report.md").read_text()
         for family in ("modulated_norm", "norm_rope", "swiglu", "gated_residual", "low_rank", "eight_bits"):
             self.assertIn(f"| {family} | the CPU's |", text)
+        for sums in ("exact fp32", "fast fp32", "exact bf16", "fast bf16"):
+            self.assertRegex(text, rf"\| {sums} \| \d\.\d\de-0\d \|")
         for phase in ("load", "captions", "sample", "save"):
             self.assertRegex(text, rf"\| {phase} \| \d+\.\d+ \|")
         for item in items:
@@ -102,6 +105,26 @@ def gpu_check():
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
     loader.exec_module(module)
     return module
+
+
+# A Python with the libraries of the bench's other side, which does what the files beside it say.
+STAND_IN = """#!{python}
+import os, pathlib, sys
+here, words = pathlib.Path(__file__).parent, sys.argv[1:]
+if words[0] == "-c" and "diffusers" in words[1]:
+    if (here / "lacks").exists():
+        sys.exit("ModuleNotFoundError: No module named 'transformers'")
+    print("2.11.0 1.0 1.0" if (here / "lacks_for_the_bench").exists() else "2.11.0 1.0 1.0 1.0")
+elif words[0].endswith("python_worker.py"):
+    (here / "path").write_text(os.environ.get("LD_LIBRARY_PATH", "none"))
+    if (here / "fails").exists():
+        sys.exit("InductorError: no C compiler")
+    print("ready 1", flush=True)
+    for line in sys.stdin:
+        print({{"bytes": "9 5", "ops": "1 1 -1 -1"}}.get(line.strip(), "1000000 1000000 0.5 1000"), flush=True)
+else:
+    os.execv(sys.executable, [sys.executable, *words])
+"""
 
 
 class Runner(unittest.TestCase):
@@ -169,7 +192,116 @@ class Runner(unittest.TestCase):
             self.options.device, self.options.python = "cuda:0", "/bin/false"
             machine = self.suite.Machine(self.options)
             self.assertEqual(machine.card, ("unknown", 0, 0.0, ""))
-            self.assertIn("ours alone", machine.facts()["torch, diffusers, peft"])
+            self.assertIn("ours alone", machine.facts()[self.suite.VERSIONS])
+
+    def stand_in(self, *says):
+        """A machine whose Python is STAND_IN."""
+        folder = self.options.report.parent / "python"
+        folder.mkdir(exist_ok=True)
+        for file in folder.iterdir():
+            file.unlink()
+        for name in says:
+            (folder / name).touch()
+        python = folder / "python3"
+        python.write_text(STAND_IN.format(python=sys.executable))
+        python.chmod(0o755)
+        self.options.python = str(python)
+        return self.suite.Machine(self.options)
+
+    def test_the_libraries_that_were_carried_are_for_ours_alone(self):
+        show = ["-c", "import os; print(os.environ.get('LD_LIBRARY_PATH'))"]
+        for inherited in ("/driver/lib64", None):
+            with mock.patch.dict(os.environ):
+                os.environ.pop("LD_LIBRARY_PATH", None)
+                if inherited:
+                    os.environ["LD_LIBRARY_PATH"] = inherited
+                machine = self.suite.Machine(self.options)
+                ours = machine.call([sys.executable, *show], timeout=60).stdout.strip().split(":")
+                self.assertIn(str(self.options.torch / "lib"), ours)
+                self.assertEqual(ours[-1] == inherited, bool(inherited), "the driver may be found nowhere else")
+                self.assertNotIn("", ours, "that would be the working folder")
+                self.assertEqual(machine.call_python(show, timeout=60).stdout.strip(), str(inherited))
+
+    CUT = ["--size", "klein4b", "--blocks", "1", "--heads", "1", "--height", "4", "--width", "4", "--tokens", "8",
+           "--pairs", "2", "--warmup", "0", "--rows", "full+elision+fp8w8a8fast"]
+
+    def test_the_bench_where_python_runs_fails_or_is_incomplete(self):
+        with mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": "/driver/lib64"}):
+            machine = self.stand_in()
+            result = self.suite.checks.bench(machine, self.CUT, 120)
+            self.assertLess(result["ratio"]["median"], 1)
+            self.assertEqual((pathlib.Path(machine.python).parent / "path").read_text(), "/driver/lib64")
+            for says, told in (("fails", "no C compiler"), ("lacks_for_the_bench", "lacks what the bench needs")):
+                with self.subTest(says):
+                    result = self.suite.checks.bench(self.stand_in(says), self.CUT, 120)
+                    self.assertGreater(result["ours"]["seconds"], 0)
+                    self.assertIn(told, result["python_error"])
+                    items = {"bench x": {"part": "bench", "status": "passed", "seconds": 1.0, "results": result}}
+                    self.assertIn(told, self.suite.reports.markdown({"facts": {}, "items": items}, 0))
+
+    def test_a_python_that_does_not_answer_is_asked_again(self):
+        machine = self.suite.Machine(self.options)
+        with mock.patch.object(self.suite, "IMPORT_SECONDS", 0.2):
+            said, problem = machine.ask_python("import time; time.sleep(60)")
+        self.assertEqual((said, "did not answer" in problem), ("", True))
+
+    def test_what_ran_alone_is_run_again_once_python_is_there(self):
+        ran = []
+
+        def item(name, results, compares=True):
+            def run(machine, timeout):
+                ran.append(name)
+                found = results[machine.compares]
+                if isinstance(found, Exception):
+                    raise found
+                return found
+            return self.suite.checks.Item(name, "bench", 1.0, run, compares)
+
+        alone, ratio = {"ours": {"seconds": 1.0}}, {"ratio": {"median": 0.5, "quartiles": [0.4, 0.6]}}
+        both = {**alone, "python": {"seconds": 2.0}, **ratio}
+        items = [item("row", {False: alone, True: both}), item("ours", {False: alone, True: alone}, compares=False),
+                 item("phases", {False: {"phases": [{"phase": "load", "count": 1, **alone}]},
+                                 True: {"phases": [{"phase": "load", "count": 1, **both}]}}),
+                 item("failing", {False: alone, True: {**alone, "python_error": "no C compiler"}}),
+                 item("too much", {False: {"fits": False}, True: {"fits": False}}),
+                 item("compiled", {False: self.suite.checks.Skipped("not possible: no transformers"), True: both})]
+
+        def facts():
+            return json.loads((self.options.report / "report.json").read_text())["facts"][self.suite.VERSIONS]
+
+        self.stand_in("lacks")
+        self.assertEqual(self.run_items(*items)[0], 0)
+        self.assertIn("ours alone: ModuleNotFoundError", facts())
+        self.assertEqual(len(ran), 6)
+        ran.clear()
+        self.assertEqual(self.run_items(*items)[0], 0)
+        self.assertEqual(ran, [], "nothing has changed")
+        self.stand_in()
+        self.assertEqual(self.run_items(*items)[0], 0)
+        self.assertEqual(ran, ["row", "phases", "failing", "compiled"])
+        self.assertEqual(facts(), "2.11.0 1.0 1.0 1.0")
+        ran.clear()
+        self.stand_in("lacks")
+        self.assertEqual(self.run_items(*items)[0], 0)
+        self.assertEqual((ran, facts()), ([], "2.11.0 1.0 1.0 1.0"), "rows have been compared with these")
+
+    def test_rows_of_python_alone_are_named_where_it_is_missing(self):
+        self.options.quick = False
+        machine, checks = self.stand_in("lacks"), self.suite.checks
+        rows = {item.name: item for item in checks.dev_items(machine)}
+        for row in checks.OF_PYTHON:
+            with self.assertRaisesRegex(checks.Skipped, "not possible: ModuleNotFoundError"):
+                rows["bench " + checks.DEV + row].run(machine, 1)
+
+    def test_room_for_the_archive(self):
+        with tempfile.TemporaryDirectory() as text:
+            folder = pathlib.Path(text)
+            subprocess.run(["git", "init", "-q", text], check=True)
+            (folder / ".gitignore").write_text("built\n")
+            for name, size in (("tracked", 1000), ("new", 200), ("built", 30)):
+                (folder / name).write_bytes(bytes(size))
+            subprocess.run(["git", "-C", text, "add", "tracked"], check=True)
+            self.assertEqual(self.suite.pack.room(folder), (64 << 20) - 1200 - len("built\n"))
 
     def test_kernels_that_did_not_run_fail_the_suite(self):
         machine = self.suite.Machine(self.options)

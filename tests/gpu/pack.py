@@ -22,7 +22,7 @@ MAYBE = ["framework/distributed/libtrainer_nccl.so"]  # made with NCCL
 PLUGINS = ["plugins", "strategies", "tests/out_of_tree/strangers"]
 # Of the C and C++ libraries (a system with this glibc has as new a libstdc++), or found with LibTorch.
 ELSEWHERE = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s)\.so|libtorch|libc10|libtrainer|libcud|libnv|libcup|libgomp")
-LIMIT = 40 << 20  # with a checkout of this repository beside it, what a lent machine takes
+CARRIED = 64 << 20  # bytes of a checkout of this repository and the archive beside it, to be carried together
 
 
 def copy(source, target):
@@ -33,6 +33,17 @@ def copy(source, target):
     shutil.copy(source, target)
     if shutil.which("strip") and (target.suffix in (".so", ".0") or os.access(target, os.X_OK)):
         subprocess.run(["strip", "--strip-unneeded", target], stderr=subprocess.DEVNULL)  # refuses scripts
+
+
+def room(root=ROOT):
+    """Bytes for an archive beside the checkout's own files."""
+    try:
+        listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                                capture_output=True).stdout
+    except OSError:
+        listed = b""  # no checkout
+    files = (root / os.fsdecode(name) for name in listed.split(b"\0") if name)
+    return CARRIED - sum(file.stat().st_size for file in files if file.is_file())
 
 
 def built_files(build, kernels):

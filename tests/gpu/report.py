@@ -64,6 +64,14 @@ def kernel_lines(items):
             "", "| kernels | |", "|---|---|", *rows]
 
 
+def figure_lines(items):
+    """Errors that the test program measured."""
+    found = {name: value for r in items.values() for name, value in ((r.get("results") or {}).get("figures") or {}).items()}
+    rows = [f"| {name.replace('_', ' ')} | {value} |" for name, value in found.items()]
+    return ["", "## Errors of products in 8 bits", "", "Against exact sums of the same 8-bit numbers, as a part of the "
+            "result's norm, with 6,144 numbers in a sum.", "", "| sums | error |", "|---|---|", *rows] if rows else []
+
+
 def memory_lines(items):
     """Where the bytes are: what the plan counts, beside what the allocator held between steps and at most."""
     ours, plan = result_of(items, BENCH + WHOLE)["ours"], result_of(items, BENCH + "plan")
@@ -81,15 +89,24 @@ def memory_lines(items):
             *(line.replace("_", " ") for line in rows)]
 
 
+def why_not(items, row):
+    """Of a target that was not measured."""
+    entry = items.get(BENCH + row, {})
+    said = "not possible" in entry.get("detail", "") or "python_error" in (entry.get("results") or {})
+    return "not possible, see below" if said else "not measured"
+
+
 def target_lines(items):
     rows = targets(items)
     if all(met is None for *_, met, _ in rows):
         return []
     lines = ["", "## Targets", "", "FLUX.2-dev's shapes, LoRA of rank 32, 512 squared, batch 1, full checkpointing (ours leaves "
              "out what nothing reads, as recipes do).", "", "| target | wanted | value | |", "|---|---|---|---|"]
-    lines += [f"| {what} | {wanted} | {value} | {'not measured' if met is None else 'met' if met else '**missed**'} |"
-              for what, wanted, value, met, _ in rows]
-    more = [("int8_w8a8 against fp8_weight_only", over_weight_only(items, WHOLE + "+int8w8a8"), "{:.2f} x"),
+    lines += [f"| {what} | {wanted} | {value} | {why_not(items, row) if met is None else 'met' if met else '**missed**'} |"
+              for what, wanted, value, met, row in rows]
+    more = [("bf16 against diffusers + peft with LoRA weights in bf16", faster(items, WHOLE + "+lorabf16"), "{:.2f} x"),
+            ("fp8_w8a8 with fast_accumulation against fp8_weight_only", over_weight_only(items, WHOLE + "+fp8w8a8fast"), "{:.2f} x"),
+            ("int8_w8a8 against fp8_weight_only", over_weight_only(items, WHOLE + "+int8w8a8"), "{:.2f} x"),
             ("operations with recomputed ones, of the card's rate", utilisation(items, "busy_with_operations"), "{:.1%}")]
     lines += [f"| {what} | - | {form.format(value)} | |" for what, value, form in more if value is not None]
     *times, (*_, memory_met, _) = rows
@@ -133,7 +150,7 @@ def markdown(report, left):
     count = {kind: sum(r["status"] == kind for r in done.values()) for kind in ("passed", "failed", "skipped")}
     lines = ["# Report of the GPU suite", "", *(f"* {key}: {value}" for key, value in facts.items()), "",
              f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped, {left} not run yet.",
-             *target_lines(done), *kernel_lines(done), "", "## Items", "", "| part | item | result | seconds |", "|---|---|---|---|"]
+             *target_lines(done), *kernel_lines(done), *figure_lines(done), "", "## Items", "", "| part | item | result | seconds |", "|---|---|---|---|"]
     lines += [f"| {r['part']} | {name} | {r['status']} | {r['seconds']} |" for name, r in done.items()]
     rows = [bench_row(name, r["results"]) for name, r in done.items()
             if r["part"] == "bench" and ("ours" in r.get("results", {}) or "fits" in r.get("results", {}))]
@@ -146,4 +163,6 @@ def markdown(report, left):
             lines += ["", f"## {r['status'].capitalize()}: {name}", "", "```", r["detail"], "```"]
         elif r["part"] in ("loading", "memory"):
             lines += ["", f"{name}: `{json.dumps(r['results'])}`"]
+        if error := (r.get("results") or {}).get("python_error"):
+            lines += ["", f"## Python failed: {name}", "", "```", error.strip(), "```"]
     return "\n".join(lines) + "\n"
