@@ -416,6 +416,28 @@ def mutant_groups(root):
             f"{'has' if group in groups else 'lacks'}" for path, names in listed.items() for group in sorted(groups ^ names)]
 
 
+def is_python(file):
+    if file.suffix == ".py":
+        return True
+    with open(file, "rb") as stream:
+        first = stream.readline(80)
+    return first.startswith(b"#!") and b"python" in first
+
+
+@rule
+def python_compiles(root):
+    """Every Python file compiles, also those that only a bench or an opt-in suite starts, in a Python of its own."""
+    problems = []
+    for path in sorted(file for folder in (*PRODUCT, "tests", "tools", "docs") for file in (root / folder).rglob("*")):
+        if not path.is_file() or path.is_relative_to(root / "tests/data") or not is_python(path):
+            continue
+        try:
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        except SyntaxError as problem:
+            problems.append(f"{path.relative_to(root)}:{problem.lineno}: Python does not compile it: {problem.msg}")
+    return problems
+
+
 def main():
     if len(sys.argv) not in (2, 3) or sys.argv[1] not in RULES:
         print(f"usage: layout.py {'|'.join(RULES)} [ROOT]", file=sys.stderr)

@@ -106,6 +106,13 @@ class Layout(unittest.TestCase):
         self.write("framework/data/metadata.cpp", parse)
         self.expect("json_depth", "framework/data/c.cpp:2: parses JSON")
 
+    def test_python_compiles(self):
+        self.write("tests/bench/worker.py", "import os\n\nprint(os.environ[)\n")
+        self.write("tools/a", "#!/usr/bin/env python3\nif True\n")
+        self.write("tools/b", "#!/bin/sh\nif true; then :; fi\n")
+        self.expect("python_compiles", "tests/bench/worker.py:3: Python does not compile it",
+                    "tools/a:2: Python does not compile it")
+
     def test_module_order(self):
         self.write("framework/base/x.cpp", "#include <data/b.hpp>\n#include \"a.hpp\"\n")
         self.expect("module_order", "framework/base/x.cpp:1: base includes <data/b.hpp>, but data is above base",
