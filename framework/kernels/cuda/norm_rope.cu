@@ -117,29 +117,32 @@ __global__ void norm_rope_gradient(const NormRope a, const T* grad, T* grad_x) {
   });
 }
 
-/// A warp for kTokens tokens, one head after the other; each lane adds to columns that are its own.
+/// A block for kSumTokens tokens, whose heads its warps share; each lane sums a pair of columns at a time.
 template <typename T>
 __global__ void sums(const NormRope a, int64_t parts, const T* grad, float* partial) {
-  const int lane = threadIdx.x % kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t tokens = a.samples * a.tokens;
-  for (int64_t part = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; part < parts;
-       part += static_cast<int64_t>(gridDim.x) * kWarps) {
-    float* total = partial + part * a.width;
-    for (int64_t i = 2 * lane; i < a.width; i += 2 * kWarp) total[i] = total[i + 1] = 0;
-    for (int64_t at = part * kSumTokens; at < tokens && at < (part + 1) * kSumTokens; ++at)
-      for (int64_t head = 0; head < a.heads; ++head) {
-        const Head<T> h = head_of<T>(a, at / a.tokens, at % a.tokens, head);
-        const float inverse = inverse_of<false>(h.x, a, lane);
-        for (int64_t i = 2 * lane; i < a.width; i += 2 * kWarp) {
+  for (int64_t part = blockIdx.x; part < parts; part += gridDim.x)
+    for (int64_t left = 0; left < a.width; left += 2 * kWarp) {
+      const int64_t i = left + 2 * lane;
+      float2 total{0, 0};
+      for (int64_t at = part * kSumTokens; at < tokens && at < (part + 1) * kSumTokens; ++at)
+        for (int64_t head = warp; head < a.heads; head += kWarps) {
+          const Head<T> h = head_of<T>(a, at / a.tokens, at % a.tokens, head);
+          const float inverse = inverse_of<false>(h.x, a, lane);
+          if (i >= a.width) continue;
           const float2 g = back<false>(h, grad, i);
-          total[i] += g.x * (read(h.x + i) * inverse);
-          total[i + 1] += g.y * (read(h.x + i + 1) * inverse);
+          total.x += g.x * (read(h.x + i) * inverse);
+          total.y += g.y * (read(h.x + i + 1) * inverse);
         }
-      }
-  }
+      total.x = lane_sum(total.x);
+      total.y = lane_sum(total.y);
+      if (warp > 0 || i >= a.width) continue;
+      partial[part * a.width + i] = total.x;
+      partial[part * a.width + i + 1] = total.y;
+    }
 }
 
-unsigned blocks_of_warps(int64_t units) { return blocks_for((units + kWarps - 1) / kWarps); }
 int64_t units_of(const NormRope& a) { return a.samples * a.tokens * a.heads; }
 
 /// Whether neighbours can be taken two at a time: `turned` has the steps of y, `dense` none.
@@ -175,8 +178,8 @@ int cuda_norm_rope_sums(const NormRope* a, const void* grad, void* partial, Stre
   const int64_t parts = (a->samples * a->tokens + kSumTokens - 1) / kSumTokens;
   return with_type(a->dtype, parts, [&](auto type) {
     using T = decltype(type);
-    sums<<<blocks_of_warps(parts), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *a, parts, static_cast<const T*>(grad), static_cast<float*>(partial));
+    sums<<<blocks_for(parts), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, parts, static_cast<const T*>(grad),
+                                                                                static_cast<float*>(partial));
   });
 }
 
