@@ -115,10 +115,17 @@ def units():
             yield Unit(entry, {os.path.relpath(file, ROOT)})
 
 
-def unit_of(source, known):
-    """The one of the library that the tests link or open."""
+def command_of(target):
+    """What links the target of the build."""
+    return shlex.split(subprocess.run(["ninja", "-C", BUILD, "-t", "commands", target], check=True, capture_output=True,
+                                      text=True).stdout.splitlines()[-1])
+
+
+def unit_of(source, known, linked):
+    """Several libraries may have the source: the unit of one that is among the words of the command that links."""
     found = [unit for unit in known if source in unit.sources]
-    return next((unit for unit in found if re.match(r"framework/\w+/lib\w+\.(a|so)[.\w]*\.p/", unit.entry["output"])), found[0])
+    named = [unit for unit in found if unit.entry["output"] in linked or os.path.dirname(unit.entry["output"])[:-len(".p")] in linked]
+    return named[0] if named else sys.exit(f"{source} is in nothing that the tests of its group link")
 
 
 def compile_one(folder, unit, rewritten, options):
@@ -148,9 +155,7 @@ def compile_one(folder, unit, rewritten, options):
 
 def link(target, objects, replaced):
     """The target of the build with the rewritten objects in front of the libraries that hold the true ones, beside it."""
-    command = subprocess.run(["ninja", "-C", BUILD, "-t", "commands", target], check=True, capture_output=True,
-                             text=True).stdout.splitlines()[-1]
-    words = [word for word in shlex.split(command) if not (replaced and word.endswith(tuple(replaced)))]
+    words = [word for word in command_of(target) if not (replaced and word.endswith(tuple(replaced)))]
     path = pathlib.Path(target)
     made = BUILD / path.parent / f".mutated-{os.getpid()}-{path.name}"
     at = words.index("-o")
@@ -179,7 +184,9 @@ def outcome(group, programs, library, number):
 def build(group, folder, rewritten, pool):
     """Programs with the mutants in them (and the filters of their tests), and the library, if it is one."""
     known = list(units())
-    changed = {unit.entry["output"]: unit for unit in (unit_of(source, known) for source in rewritten)}
+    targets = [group.library] if group.library else [program for program, _ in group.tests]
+    linked = {word for target in targets for word in command_of(target)}
+    changed = {unit.entry["output"]: unit for unit in (unit_of(source, known, linked) for source in rewritten)}
     objects = list(pool.map(lambda unit: compile_one(folder, unit, rewritten, group.options), changed.values()))
     if group.library:
         library = link(group.library, objects, [pathlib.Path(output).name for output in changed])
