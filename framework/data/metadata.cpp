@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
-constexpr std::size_t kMaxRows = 1'000'000;
 constexpr int kMaxDepth = 32;
 constexpr std::array kImageColumns = {"image", "file_name", "image_path", "path"};
 constexpr std::array kCaptionColumns = {"caption", "prompt", "text"};
@@ -72,14 +71,14 @@ void read_object(std::string_view line, MetadataRow& row) {
 }
 
 /// A row takes a hundred bytes even where its line takes two.
-void add(std::vector<MetadataRow>& rows, MetadataRow&& row) {
-  if (rows.size() == kMaxRows)
-    throw Error(ExitCode::bad_input, "has more than " + std::to_string(kMaxRows) +
+void add(std::vector<MetadataRow>& rows, MetadataRow&& row, std::size_t most) {
+  if (rows.size() == most)
+    throw Error(ExitCode::bad_input, "has more than " + std::to_string(most) +
                                          " rows; split it, and name the parts in [[data]] sections of their own");
   rows.push_back(std::move(row));
 }
 
-std::vector<MetadataRow> read_jsonl(std::string_view text) {
+std::vector<MetadataRow> read_jsonl(std::string_view text, std::size_t most) {
   std::vector<MetadataRow> rows;
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -93,7 +92,7 @@ std::vector<MetadataRow> read_jsonl(std::string_view text) {
     } catch (const Error& error) {
       row.problem = error.what();
     }
-    add(rows, std::move(row));
+    add(rows, std::move(row), most);
   }
   return rows;
 }
@@ -161,7 +160,7 @@ bool names_column(std::span<const char* const> names, const std::string& column)
   return std::find(names.begin(), names.end(), column) != names.end();
 }
 
-std::vector<MetadataRow> read_csv(std::string_view text) {
+std::vector<MetadataRow> read_csv(std::string_view text, std::size_t most) {
   CsvReader reader(text);
   const std::vector<std::string> columns = reader.next();
   const std::size_t image = column(columns, kImageColumns), caption = column(columns, kCaptionColumns);
@@ -191,21 +190,21 @@ std::vector<MetadataRow> read_csv(std::string_view text) {
       if (caption != std::string::npos) row.caption = std::move(fields[caption]);
       if (row.image.empty()) row.problem = "names no picture";
     }
-    add(rows, std::move(row));
+    add(rows, std::move(row), most);
   }
   return rows;
 }
 
 }  // namespace
 
-std::vector<MetadataRow> parse_metadata(std::string_view bytes, MetadataForm form) {
+std::vector<MetadataRow> parse_metadata(std::string_view bytes, MetadataForm form, std::size_t most_rows) {
   std::string_view text = bytes;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   if (const std::size_t bad = invalid_utf8(text); bad != std::string_view::npos) {
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n');
     throw Error(ExitCode::bad_input, "is not UTF-8 in line " + std::to_string(line));
   }
-  return form == MetadataForm::csv ? read_csv(text) : read_jsonl(text);
+  return form == MetadataForm::csv ? read_csv(text, most_rows) : read_jsonl(text, most_rows);
 }
 
 std::vector<MetadataRow> read_metadata(const std::filesystem::path& file) {

@@ -26,7 +26,9 @@ std::vector<MetadataRow> read_metadata(const std::filesystem::path& file);
 
 enum class MetadataForm { jsonl, csv };
 
+inline constexpr std::size_t kMostRows = 1'000'000;
+
 /// The same from the content of a file; errors do not name it.
-std::vector<MetadataRow> parse_metadata(std::string_view bytes, MetadataForm form);
+std::vector<MetadataRow> parse_metadata(std::string_view bytes, MetadataForm form, std::size_t most_rows = kMostRows);
 
 }  // namespace trainer::data

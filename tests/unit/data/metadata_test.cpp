@@ -1,5 +1,7 @@
 #include <data/metadata.hpp>
 
+#include <tuple>
+
 #include "helpers.hpp"
 
 namespace trainer::data {
@@ -67,16 +69,13 @@ TEST(Metadata, ACsvRecordHasItsLimit) {
 }
 
 TEST(Metadata, TheNumberOfRowsHasItsLimit) {
-  const auto times = [](int count, const std::string& line, std::string text = "") {
-    for (int i = 0; i < count; ++i) text += line;
-    return text;
-  };
-  constexpr int kMost = 1'000'000;
-  EXPECT_EQ(parse_metadata(times(kMost, "a\n", "image\n"), MetadataForm::csv).size(), std::size_t{kMost});
-  const std::string refused =
-      "has more than 1000000 rows; split it, and name the parts in [[data]] sections of their own";
-  EXPECT_EQ(refusal("m.csv", times(kMost + 1, "a\n", "image\n")), "metadata m.csv: " + refused);
-  EXPECT_EQ(refusal("m.jsonl", times(kMost + 1, "[]\n")), "metadata m.jsonl: " + refused);
+  const std::string refused = "has more than 3 rows; split it, and name the parts in [[data]] sections of their own";
+  for (const auto& [form, head, row] : {std::tuple(MetadataForm::csv, "image\n", "a\n"),
+                                        std::tuple(MetadataForm::jsonl, "\n", "{\"image\": \"a\"}\n")}) {
+    const std::string three = head + std::string(row) + row + "\n" + row;
+    EXPECT_EQ(parse_metadata(three, form, 3).size(), 3U);
+    EXPECT_EQ(message_of([&, form = form] { parse_metadata(three + "x\n", form, 3); }, ""), refused);
+  }
 }
 
 TEST(Metadata, CsvWithQuotes) {
