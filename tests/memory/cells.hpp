@@ -28,7 +28,7 @@ Subject hundred_million();
 /// How a run trains.
 struct Cell {
   std::string checkpointing;  ///< "none", "full", or what selective checkpointing saves; with "+elide" or without
-  std::string packing;        ///< "", or "fp8", "fp8 keep", "fp8 block", "fp8_w8a8", "int8_w8a8"
+  std::string packing{};      ///< "", or "fp8", "fp8 keep", "fp8 block", "fp8_w8a8", "int8_w8a8"
   at::ScalarType dtype = at::kFloat;
   bool all_parameters = false;  ///< instead of LoRA of rank 16 on the default targets
   int64_t micro_batches = 1;

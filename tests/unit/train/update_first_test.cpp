@@ -78,7 +78,8 @@ TEST(UpdateFirst, GoesOnFromACheckpointToTheBit) {
     for (const bool after : {false, true}) {
       ToyRun first({.update_first = before});
       first.train_to(3);
-      const checkpoint::Loaded loaded{.content = capture(first.live(), {})};
+      checkpoint::Loaded loaded;
+      loaded.content = capture(first.live(), {});
       ToyRun second({.update_first = after}, 3);
       Live live = second.live();
       restore(loaded, live);
