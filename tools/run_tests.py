@@ -249,4 +249,7 @@ def main():
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # as by `tools/test --list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -34,6 +34,10 @@ std::string unknown_words(const CLI::App& app) {
   return text + "; `trainer COMMAND --help` lists the options of a command";
 }
 
+std::string usage_text(const CLI::Error& error) {
+  return error.what() + std::string("; run with --help for more information");
+}
+
 /// A message about the command that does not exist; empty when that is not what is wrong.
 std::string unknown_command(const CLI::App& app) {
   std::vector<std::string> names;
@@ -49,9 +53,6 @@ int run(int argc, char** argv, trainer::cli::Common& common) {
   CLI::App app{"Trains image diffusion transformers from TOML recipes.", "trainer"};
   app.set_version_flag("--version", TRAINER_VERSION);
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return "error: " + CLI::FailureMessage::simple(failed, error);
-  });
   app.fallthrough();
   app.footer(
       "Example: trainer run recipes/quickstart.toml\n`trainer COMMAND --help` shows an example of each. Results go to "
@@ -71,12 +72,13 @@ int run(int argc, char** argv, trainer::cli::Common& common) {
   } catch (const CLI::RequiredError& error) {
     // A misspelt command is left over as a positional; "a subcommand is required" would not help.
     const std::string unknown = unknown_command(app);
-    if (unknown.empty()) return app.exit(error), static_cast<int>(ExitCode::usage);
-    throw trainer::Error(ExitCode::usage, unknown);
+    throw trainer::Error(ExitCode::usage, unknown.empty() ? usage_text(error) : unknown);
   } catch (const CLI::ExtrasError&) {
     throw trainer::Error(ExitCode::usage, unknown_words(app));
+  } catch (const CLI::Success& asked) {  // --help or --version
+    return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    return static_cast<int>(app.exit(error) == 0 ? ExitCode::done : ExitCode::usage);
+    throw trainer::Error(ExitCode::usage, usage_text(error));
   }
   if (common.quiet) trainer::set_log_level(trainer::LogLevel::warning);
   return common.action();

@@ -183,6 +183,8 @@ void Run::resume() {
     record_.set_loss(saved.loss);
     step = saved.step;
     last_checkpoint_ = found->folder;
+    if (ranks_.writer() && !names_checkpoint(request_.resume))
+      if (const std::string later = later_result(folder_, step); !later.empty()) log_warning(later);
   }
   first_step_ = step;
   trainer_.emplace(std::move(parts), step);

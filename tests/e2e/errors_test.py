@@ -23,6 +23,8 @@ class CommandLine(Case):
         for code, piece, arguments in (
             (BAD_RECIPE, "run.steps", ("run", QUICKSTART, "--set", "run.stps=3")),
             (USAGE, "--resume", ("run", QUICKSTART, "--resum=never")),
+            (USAGE, "RECIPE is required", ("run",)),
+            (USAGE, "--profile", ("run", QUICKSTART, "--profile", "many")),
             (NOT_FOUND, "nothing.safetensors", ("inspect", self.folder / "nothing.safetensors")),
             (NOT_FOUND, "sometimes", ("run", QUICKSTART, "--resume", "sometimes")),
         ):

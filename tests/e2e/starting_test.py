@@ -164,6 +164,16 @@ class Starting(RunCase):
         told = self.train(run, run__steps=5)
         self.assertNotIn("is a result of step", told.err)
 
+    def test_a_result_of_a_step_after_checkpoints_that_are_damaged(self):
+        run = self.folder / "run"
+        self.train(run, run__steps=4, checkpoint__every=2, checkpoint__keep=0)
+        file = run / "ckpt/step-0000000004/rank-00000.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        self.train(run, run__steps=4, texts=["going on after step 2", "checkpoint is of step 2, but ",
+                                             "lora/small-4.safetensors is a result of step 4"])
+
     def test_what_is_no_checkpoint_makes_no_folder(self):
         first, other = self.folder / "first", self.folder / "other"
         self.train(first, run__steps=1)

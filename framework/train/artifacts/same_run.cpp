@@ -135,9 +135,8 @@ void require_named_checkpoint(const std::string& resume) {
                                          checkpoint::kManifestName + "); name one as RUN/ckpt/step-0000000250");
 }
 
-std::string later_result(const fs::path& folder, const std::vector<int64_t>& steps) {
-  if (steps.empty()) return {};
-  int64_t newest = steps.back();
+std::string later_result(const fs::path& folder, int64_t step_of_checkpoint) {
+  int64_t newest = step_of_checkpoint;
   fs::path file;
   for (const char* kind : {"lora", "model"})
     for (const std::string& name : names_in(folder / kind)) {
@@ -149,7 +148,7 @@ std::string later_result(const fs::path& folder, const std::vector<int64_t>& ste
       if (path.extension() == ".safetensors" && whole && step > newest) newest = step, file = path;
     }
   if (file.empty()) return {};
-  return "the newest checkpoint is of step " + std::to_string(steps.back()) + ", but " + file.string() +
+  return "the newest whole checkpoint is of step " + std::to_string(step_of_checkpoint) + ", but " + file.string() +
          " is a result of step " + std::to_string(newest) + ": what was trained in between is trained again";
 }
 
@@ -158,8 +157,6 @@ void require_resumable(const std::string& resume, const fs::path& folder, const 
     throw Error(ExitCode::locked, folder.string() +
                                       ": holds checkpoints of an earlier run; --resume never needs a "
                                       "folder without (choose another run.output, or --resume auto)");
-  if (!names_checkpoint(resume))
-    if (const std::string warning = later_result(folder, steps); !warning.empty()) log_warning(warning);
   if (resume != "required" || !steps.empty()) return;
   checkpoint::require_committed(folder, steps);  // says more
   throw Error(ExitCode::not_found, folder.string() + ": --resume required, but there is no checkpoint");

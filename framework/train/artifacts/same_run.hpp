@@ -24,12 +24,11 @@ bool names_checkpoint(const std::string& resume);
 /// Looks at a folder that --resume names before anything is made. Throws Error (not_found) when it is no checkpoint.
 void require_named_checkpoint(const std::string& resume);
 
-/// A warning when lora/ or model/ of a run with checkpoints of `steps` (ascending) hold a result of a later step, as
-/// after a checkpoint was deleted; else "".
-std::string later_result(const std::filesystem::path& folder, const std::vector<int64_t>& steps);
+/// A warning when lora/ or model/ of a run hold a result of a later step than its newest whole checkpoint, as after
+/// newer ones were deleted or damaged; else "".
+std::string later_result(const std::filesystem::path& folder, int64_t step_of_checkpoint);
 
-/// Whether a folder with checkpoints of `steps` allows what --resume asks; warns of a later_result. Throws Error
-/// (locked, not_found).
+/// Whether a folder with checkpoints of `steps` allows what --resume asks. Throws Error (locked, not_found).
 void require_resumable(const std::string& resume, const std::filesystem::path& folder,
                        const std::vector<int64_t>& steps);
 

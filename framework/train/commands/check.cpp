@@ -288,7 +288,6 @@ std::string check_run_folder(Assembly& assembly, const Request& request, std::op
                         request.resume_with);
   const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
   checkpoint::require_committed(folder, steps);
-  if (const std::string warning = later_result(folder, steps); !warning.empty()) log_warning(warning);
   std::vector<std::string> notes;
   newest = checkpoint::foretell_newest(checkpoint::roots_of(folder, recipe.checkpoint.fallback), notes);
   if (!newest) {
@@ -296,6 +295,7 @@ std::string check_run_folder(Assembly& assembly, const Request& request, std::op
     return folder.string() + (begun ? ", no checkpoint yet" : ", a new run");
   }
   const int64_t step = newest->manifest.step;
+  if (const std::string warning = later_result(folder, step); !warning.empty()) log_warning(warning);
   if (step > 0 && step < recipe.run.steps)
     checkpoint::Attempts::require_another(folder, step, recipe.checkpoint.fallback);
   std::string text = folder.string() + ", goes on after step " + std::to_string(step);
