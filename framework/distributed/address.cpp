@@ -52,6 +52,4 @@ std::string address_towards(const std::string& host, int port) {
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
-std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
-
 }  // namespace trainer::distributed

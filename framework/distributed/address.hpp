@@ -1,4 +1,4 @@
-/// @file This machine's name and addresses, and messages about them.
+/// @file This machine's name and addresses.
 #pragma once
 
 #include <string>
@@ -13,8 +13,5 @@ std::string address_towards(const std::string& host, int port);
 
 /// 127.x.x.x or ::1: reachable from this machine only.
 bool is_loopback(const std::string& address);
-
-/// What a message of a library says before its details.
-std::string first_line(const std::string& message);
 
 }  // namespace trainer::distributed

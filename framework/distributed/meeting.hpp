@@ -26,6 +26,9 @@ struct Peer {
   std::string address;  ///< numeric, on the network that leads to the store: where others connect to it
 };
 
+/// What a rank tells the others of a library's message: the rest is a stack of calls.
+inline std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+
 class Meeting {
  public:
   /// Waits until all ranks are there, `timeout` at most. Throws Error: collective_timeout naming the ranks that did not

@@ -26,7 +26,8 @@ void Run::announce() const {
     log_info("all " + format_count(trained) + " parameters are trained");
   const std::string done = std::to_string(steps_done()), steps = std::to_string(recipe_.run.steps);
   log_info(
-      std::to_string(prepared_.pictures) + (recipe_.pictures() ? " picture" : " text") + (prepared_.pictures == 1 ? "" : "s") +
+      std::to_string(prepared_.pictures) + (recipe_.pictures() ? " picture" : " text") +
+      (prepared_.pictures == 1 ? "" : "s") +
       (prepared_.held_out > 0 ? " (" + std::to_string(prepared_.held_out) + " more held out for validation)" : "") +
       ", batch " + std::to_string(recipe_.train.batch_size) + ", " + steps + " steps" +
       (ranks_.size() > 1 ? ", " + ranks_.describe() + " with " + std::to_string(assembly_.share().micro_batches) +

@@ -8,7 +8,6 @@
 #include <train/commands/commands.hpp>
 #include <trainer/sdk/error.hpp>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -42,7 +41,8 @@ std::vector<std::string> devices(const Request& request) {
     }
   } catch (const Error& error) {
     std::string text = error.what();
-    std::replace(text.begin(), text.end(), '\n', ';');
+    for (std::size_t at; (at = text.find('\n')) != std::string::npos;)
+      text.replace(at, text.find_first_not_of(" \n", at) - at, "; ");
     found.push_back("no cuda: " + text);
   }
   return found;
