@@ -50,17 +50,6 @@ struct GatedResidual {
   int64_t gate_step;         ///< from a sample to the next; 0: one for all
 };
 
-/// Products of a low-rank adapter with data of `width` columns: weight [rank, width] and the narrow matrix `low`
-/// [rows, rank] are fp32 for fp32 and bf16 data, fp64 for fp64; both dense.
-struct LowRank {
-  Dtype dtype;
-  int64_t rows, width, rank;
-  double factor;
-  const void *x;       ///< data [rows, width]
-  int64_t x_step;      ///< from a row to the next
-  const void *weight;  ///< null where the weight is the result
-};
-
 /// fp32 numbers as sums of bf16 ones: part 0 is factor x rounded, part 1 what that leaves out rounded, part 2 what both
 /// leave out; all three are factor x to the last bit. y holds three matrices of x's size, part order[i] in slot i.
 struct Bf16Parts {
@@ -71,6 +60,28 @@ struct Bf16Parts {
   int64_t slot_step, row_step;  ///< of y, in elements
   int32_t order[kSlots];
   void *y;
+};
+
+/// A matrix, or one of each of a batch: elements of a row, or those of a column, lie side by side.
+struct Matrix {
+  const void *data;
+  Dtype dtype;
+  int64_t row_step, column_step;  ///< one of them is 1
+  int64_t batch_step;             ///< from a matrix to the next; 0: one for all
+};
+
+/// c = factor a b + base for each of `batches` matrices, a [m, k], b [k, n]. fp32 and bf16 in any mixture, summed in
+/// fp32 and rounded once, or all fp64. An element of c depends on its row, its column and k alone: neither on the
+/// other rows nor on how the product is cut, and it is the same on every processor with fused multiply-adds.
+struct Product {
+  int64_t batches, m, n, k;
+  Matrix a, b;
+  double factor;
+  Matrix base;  ///< of c's type, rows dense (or row_step 0: one row for all); may be c itself; null: nothing is added
+  Dtype type;   ///< of c
+  void *c;
+  int64_t c_step, c_batch_step;
+  int64_t tile_rows, tile_columns;  ///< of c that a unit computes (cpu.hpp: cut())
 };
 
 /// Rows of attention heads, [samples, tokens, heads] of them, at any steps; a row is `width` elements.

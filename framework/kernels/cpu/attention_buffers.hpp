@@ -3,6 +3,7 @@
 /// level.cpp and choose.cpp alone.
 #pragma once
 
+#include <kernels/cpu/carve.hpp>
 #include <kernels/fused.h>
 
 #include <algorithm>
@@ -21,23 +22,6 @@ constexpr TileSizes kForwardTile{64, 512}, kBackwardTile{64, 256};
 inline int64_t units_of(const Attention& a) {
   return a.samples * a.heads * ((a.queries + kForwardTile.queries - 1) / kForwardTile.queries);
 }
-
-/// Hands out parts of a buffer on 64 bytes, or counts them where there is none.
-class Carve {
- public:
-  explicit Carve(void* buffer) : begin_(static_cast<std::byte*>(buffer)) {}
-  template <typename T>
-  T* take(int64_t count) {
-    std::byte* const part = begin_ == nullptr ? nullptr : begin_ + used_;
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(part);
-  }
-  [[nodiscard]] int64_t used() const { return used_; }
-
- private:
-  std::byte* begin_;
-  int64_t used_ = 0;
-};
 
 /// Products of 2-byte numbers sum over pairs: one more, zero, where the number is odd.
 template <typename T>
