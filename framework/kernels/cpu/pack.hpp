@@ -75,6 +75,16 @@ TRAINER_INLINE void for_row(int64_t width, const Body& body) {
   if (i < width) body(i, width - i);
 }
 
+/// Asks for memory before it is needed: what a processor fetches ahead by itself ends with the page, and it does not see
+/// the next one coming. Beyond an array is harmless.
+constexpr std::size_t kAheadBytes = 2048;
+TRAINER_INLINE void fetch(const void* at, std::size_t ahead = 0) {
+  __builtin_prefetch(static_cast<const std::byte*>(at) + ahead, /*rw=*/0);
+}
+TRAINER_INLINE void fetch_to_write(const void* at, std::size_t ahead = 0) {
+  __builtin_prefetch(static_cast<const std::byte*>(at) + ahead, /*rw=*/1);
+}
+
 /// One in the lanes that hold elements.
 template <typename P>
 TRAINER_INLINE typename P::V lanes(Whole) {
