@@ -1,15 +1,18 @@
 // Fused operations against LibTorch's operators one by one, at the shapes of a model of 100 million parameters (1,024
-// tokens, width 768): fused_bench [ROUNDS]. The two alternate on one thread; processor time, the median of the rounds.
+// tokens, width 768): fused_bench [ROUNDS [NAME]], NAME
+// a part of an operation's. The two alternate on one thread; processor time, the median of the rounds.
 // Not a test; its numbers stand in docs/benchmarks.md.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <base/heap.hpp>
 #include <trainer/sdk/ops/fused.hpp>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <functional>
 #include <vector>
@@ -30,8 +33,11 @@ double median(std::vector<double> list) {
   return list[list.size() / 2];
 }
 
+const char* wanted = "";
+
 /// One line: milliseconds of forward and of backward, fused and plain.
 void measure(const char* name, int rounds, const Tensors& inputs, const Run& run) {
+  if (std::strstr(name, wanted) == nullptr) return;
   std::vector<double> forward[2], backward[2];
   for (int round = 0; round < 2 * (rounds + 1); ++round) {
     const bool fused = round % 2 == 0;
@@ -88,7 +94,9 @@ void measure_all(at::ScalarType dtype, int rounds) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  trainer::keep_freed_memory();  // as the program does
   at::set_num_threads(1);
   const int rounds = count > 1 ? std::max(1, std::atoi(arguments[1])) : 25;
+  if (count > 2) wanted = arguments[2];
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) measure_all(dtype, rounds);
 }

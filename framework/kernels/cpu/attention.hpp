@@ -15,7 +15,7 @@ namespace trainer::kernels {
 namespace {
 
 /// e^x, and no number where x is none: whoever looks for the readers of a value does it with such.
-TRAINER_INLINE Floats weight_of(Floats x) { return x == x ? exponential(x) : x; }
+TRAINER_INLINE Floats weight_of(Floats x) { return select(x == x, exponential(x), x); }
 
 template <typename T>
 struct AttentionHeads {
@@ -78,13 +78,13 @@ struct AttentionHeads {
     float* const scores = b.scores + row * b.columns;
     T* const weights = b.weights + row * b.columns;
     const auto scale = static_cast<float>(a.scale);
-    Floats top = Floats{} - std::numeric_limits<float>::infinity();
+    Floats top = all<Floats>(-std::numeric_limits<float>::infinity());
     for_row<F::kLanes>(keys, [&](int64_t i, auto count) {
       const Floats x = load<F>(scores + i, count) * scale;
-      top = (lanes<F>(count) > 0) & (x > top) ? x : top;
+      top = select((lanes<F>(count) > 0) & (x > top), x, top);
     });
-    float above = is_first ? top[0] : std::max(highest, top[0]);
-    for (int i = 1; i < 16; ++i) above = std::max(above, top[i]);
+    const float most = joined(top, [](auto a, auto b) { return larger(a, b); });
+    const float above = is_first ? most : std::max(highest, most);
     Floats total{};
     for_row<F::kLanes>(keys, [&](int64_t i, auto count) {
       const Floats p = weight_of(load<F>(scores + i, count) * scale - above) * lanes<F>(count);

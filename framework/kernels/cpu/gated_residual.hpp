@@ -18,6 +18,7 @@ struct GatedRows {
       const T *x = static_cast<const T*>(a.x) + first, *y = static_cast<const T*>(a.y) + first, *gate = gate_of(a, row);
       T* to = static_cast<T*>(result) + first;
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
+        fetch(x + i, kAheadBytes), fetch(y + i, kAheadBytes), fetch_to_write(to + i, kAheadBytes);
         store<P>(to + i, load<P>(x + i, count) + load<P>(gate + i, count) * load<P>(y + i, count), count);
       });
     }
@@ -28,6 +29,7 @@ struct GatedRows {
       const T *g = static_cast<const T*>(grads) + row * a.width, *gate = gate_of(a, row);
       T* to = static_cast<T*>(result) + row * a.width;
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
+        fetch(g + i, kAheadBytes), fetch_to_write(to + i, kAheadBytes);
         store<P>(to + i, load<P>(g + i, count) * load<P>(gate + i, count), count);
       });
     }

@@ -15,12 +15,16 @@ struct Moments {
   Scalar mean, inverse;  ///< 1 / sqrt(variance + eps)
 };
 
-template <typename P, typename T>
-TRAINER_INLINE Moments<typename P::Scalar> moments_of(const T* x, int64_t width, double eps) {
+/// `later(i)` asks for what later passes need.
+template <typename P, typename T, typename Later>
+TRAINER_INLINE Moments<typename P::Scalar> moments_of(const T* x, int64_t width, double eps, const Later& later) {
   using V = typename P::V;
   using Scalar = typename P::Scalar;
   V total{};
-  for_row<P::kLanes>(width, [&](int64_t i, auto count) { total += load<P>(x + i, count); });
+  for_row<P::kLanes>(width, [&](int64_t i, auto count) {
+    fetch(x + width + i), later(i);
+    total += load<P>(x + i, count);
+  });
   const Scalar mean = sum(total) / static_cast<Scalar>(width);
   V squares{};
   for_row<P::kLanes>(width, [&](int64_t i, auto count) {
@@ -43,7 +47,7 @@ struct NormRows {
       const T* shift = static_cast<const T*>(a.shift) + sample * a.shift_step;
       const T* scale = static_cast<const T*>(a.scale) + sample * a.scale_step;
       T* y = static_cast<T*>(result) + row * a.width;
-      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps);
+      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps, [&](int64_t i) { fetch_to_write(y + i); });
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
         const V normal = (load<P>(x + i, count) - m.mean) * m.inverse;
         store<P>(y + i, normal * (load<P>(scale + i, count) + 1) + load<P>(shift + i, count), count);
@@ -58,7 +62,7 @@ struct NormRows {
       const T* scale = static_cast<const T*>(a.scale) + row / a.rows_per_sample * a.scale_step;
       const T* g = static_cast<const T*>(grads) + row * a.width;
       T* grad_x = static_cast<T*>(result) + row * a.width;
-      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps);
+      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps, [&](int64_t i) { fetch(g + i), fetch_to_write(grad_x + i); });
       if (moments != nullptr) static_cast<Moments<Scalar>*>(moments)[row] = m;
       V sum_u{}, sum_un{};
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
