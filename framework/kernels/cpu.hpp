@@ -4,6 +4,7 @@
 
 #include <kernels/fused.h>
 
+#include <string_view>
 #include <vector>
 
 namespace trainer::kernels {
@@ -72,7 +73,10 @@ constexpr int64_t kTokens = 64;         ///< of a unit of norm_rope_sums
 
 /// Those that this processor runs, the best last.
 const std::vector<const CpuKernels*>& cpu_levels();
-/// The best.
+/// The one of that name, the best for an empty one. Throws std::invalid_argument where this processor has none such.
+const CpuKernels& cpu_level(std::string_view name);
+/// The one that is used: that which the environment variable TRAINER_CPU_LEVEL names, or the best. Throws as above; a
+/// program asks for it before it starts.
 const CpuKernels& cpu_kernels();
 
 }  // namespace trainer::kernels

@@ -8,6 +8,7 @@
 #include <base/log.hpp>
 #include <base/report.hpp>
 #include <data/image.hpp>
+#include <kernels/cpu.hpp>
 #include <planner/byte_counter.hpp>
 #include <recipe/locate.hpp>
 #include <train/commands/commands.hpp>
@@ -24,6 +25,15 @@ class LoggedWarnings final : public c10::WarningHandler {
   void process(const c10::Warning& warning) override { log_warning(warning.msg()); }
 };
 
+/// A level of the kernels that cannot be used is an error before anything is loaded or written.
+void require_cpu_level() {
+  try {
+    kernels::cpu_kernels();
+  } catch (const std::invalid_argument& error) {
+    throw Error(ExitCode::usage, error.what());
+  }
+}
+
 int dispatch(const std::string& command, const Request& request) {
   static const std::map<std::string, int (*)(const Request&)> commands{
       {"run", command_run},       {"check", command_check},     {"cache", command_cache},
@@ -32,6 +42,7 @@ int dispatch(const std::string& command, const Request& request) {
       {"export", command_export}, {"explain", command_explain},
   };
   if (request.quiet) set_log_level(LogLevel::warning);
+  require_cpu_level();
   // One host thread issues everything: backward runs in sequence order, recomputes included.
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   data::set_image_module(request.images);

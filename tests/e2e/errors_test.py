@@ -35,6 +35,11 @@ class CommandLine(Case):
                 self.assertIn(piece, error["message"])
                 self.assertIn(piece, result.err)
 
+    def test_level_of_the_processor(self):
+        names = ['TRAINER_CPU_LEVEL is "avx2"', "this processor has baseline"]
+        self.expect(USAGE, names, "doctor", env={"TRAINER_CPU_LEVEL": "avx2"})
+        self.expect(0, "", "doctor", env={"TRAINER_CPU_LEVEL": "baseline"})
+
     def test_unknown_command(self):
         self.expect(USAGE, ['unknown command "rnu"', 'did you mean "run"?'], "rnu", QUICKSTART)
 

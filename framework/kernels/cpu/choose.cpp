@@ -2,6 +2,10 @@
 #include <kernels/cpu.hpp>
 #include <kernels/cpu/attention_buffers.hpp>
 
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
 namespace trainer::kernels {
 
 extern const CpuKernels kBaseline;
@@ -32,9 +36,23 @@ const std::vector<const CpuKernels*>& cpu_levels() {
   return levels;
 }
 
+const CpuKernels& cpu_level(std::string_view name) {
+  if (name.empty()) return *cpu_levels().back();
+  std::string choices;
+  for (const CpuKernels* level : cpu_levels()) {
+    if (name == level->level) return *level;
+    choices += (choices.empty() ? "" : ", ") + std::string(level->level);
+  }
+  throw std::invalid_argument("TRAINER_CPU_LEVEL is \"" + std::string(name) + "\", but this processor has " + choices +
+                              "; unset it for the best, or name one of these");
+}
+
 const CpuKernels& cpu_kernels() {
-  static const CpuKernels& best = *cpu_levels().back();
-  return best;
+  static const CpuKernels& chosen = []() -> const CpuKernels& {
+    const char* const name = std::getenv("TRAINER_CPU_LEVEL");
+    return cpu_level(name == nullptr ? "" : name);
+  }();
+  return chosen;
 }
 
 int64_t attention_units(const Attention& a) { return units_of(a); }

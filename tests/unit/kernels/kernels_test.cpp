@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -97,11 +98,25 @@ std::vector<std::vector<float>> results(const CpuKernels& cpu) {
 TEST(CpuKernels, EveryInstructionSetComputesTheSame) {
   ASSERT_FALSE(cpu_levels().empty());
   EXPECT_STREQ(cpu_levels().front()->level, "baseline");
-  EXPECT_EQ(cpu_levels().back(), &cpu_kernels()) << "the best one is used";
   const auto expected = results(*cpu_levels().front());
   for (const CpuKernels* level : cpu_levels()) {
     const auto got = results(*level);
     for (std::size_t i = 0; i < got.size(); ++i) expect_near(got[i], expected[i], level->level);
+  }
+}
+
+TEST(CpuKernels, TheBestLevelIsUsedUnlessOneIsNamed) {
+  const char* const named = std::getenv("TRAINER_CPU_LEVEL");
+  EXPECT_STREQ(cpu_kernels().level, named == nullptr || *named == '\0' ? cpu_levels().back()->level : named);
+  EXPECT_EQ(&cpu_level(""), cpu_levels().back());
+  for (const CpuKernels* level : cpu_levels()) EXPECT_EQ(&cpu_level(level->level), level);
+  try {
+    cpu_level("avx2");
+    FAIL() << "a level that does not exist is used";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("\"avx2\""), std::string::npos) << error.what();
+    for (const CpuKernels* level : cpu_levels())
+      EXPECT_NE(std::string(error.what()).find(level->level), std::string::npos) << error.what();
   }
 }
 
