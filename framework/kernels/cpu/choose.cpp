@@ -11,6 +11,10 @@
 #include <stdexcept>
 #include <string>
 
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
 namespace trainer::kernels {
 
 extern const CpuKernels kBaseline;
