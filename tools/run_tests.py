@@ -14,7 +14,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OPT_IN_SUITES = {"slow", "gpu"}  # run only when asked for
+OPT_IN_SUITES = {"slow", "whole", "gpu"}  # run only when asked for
 # --sanitize: what is built (a Meson alias) and run, and how. "short": every reader of strangers' files, checkpoints and
 # the recompute engine. "all" is a second full build. "thread": tests without LibTorch that use threads.
 SANITIZE_KINDS = {"short": ("sanitize", "sanitized"), "all": ("sanitize", "all"), "thread": ("thread", "threaded")}
