@@ -11,8 +11,8 @@ namespace trainer::kernels {
 
 enum class Dtype : int32_t { f32, bf16, f64 };
 
-/// y = LayerNorm(x) (1 + scale) + shift over rows of `width`; row r belongs to sample r / rows_per_sample.
-/// After torch's layer_norm without affine parameters: biased variance, 1 / sqrt(variance + eps).
+/// y = LayerNorm(x) (1 + scale) + shift over rows of `width`; row r belongs to sample r / rows_per_sample, samples
+/// are whole. After torch's layer_norm without affine parameters: biased variance, 1 / sqrt(variance + eps).
 struct ModulatedNorm {
   Dtype dtype;
   int64_t rows, width, rows_per_sample;
@@ -42,7 +42,7 @@ struct SwiGlu {
   int64_t x_step, before_step;  ///< from a row to the next
 };
 
-/// x + gate y over rows of `width`; row r belongs to sample r / rows_per_sample.
+/// x + gate y over rows of `width`; row r belongs to sample r / rows_per_sample, samples are whole.
 struct GatedResidual {
   Dtype dtype;
   int64_t rows, width, rows_per_sample;
