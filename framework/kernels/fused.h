@@ -98,13 +98,16 @@ using HeadsOut = Heads<void *>;
 using Multiply = void (*)(Dtype, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
                           const void *a, const void *b, float *c);
 
-/// y = softmax(scale q k^T) v for each head, without a mask. fp32 or bf16 (with an even width).
+/// y = softmax(scale q k^T + mask) v for each head. fp32 or bf16 (with an even width).
 struct Attention {
   Dtype dtype;
+  bool widened;  ///< bf16 is multiplied as fp32, for a processor without products of bf16
   int64_t samples, heads, queries, keys, width;
   double scale;
   HeadsIn q, k, v;
   Multiply multiply;
+  HeadsIn mask{};       ///< of the dtype, a row of `keys` for each query; null: none. Forward alone, as is `causal`:
+  bool causal = false;  ///< a query sees the keys up to its own place
 };
 
 }  // namespace trainer::kernels

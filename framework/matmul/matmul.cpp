@@ -70,7 +70,7 @@ bool is_bf16(const Tensor& t, int64_t dim) {
   return t.scalar_type() == at::kBFloat16 && t.is_cpu() && t.layout() == c10::kStrided && t.dim() == dim && !t.is_neg();
 }
 /// bf16 on a processor that does not multiply it: every product that fits together.
-bool widens(const Tensor& a, const Tensor& b, int64_t dim) {
+bool takes_bf16(const Tensor& a, const Tensor& b, int64_t dim) {
   return !has_bf16_products() && is_bf16(a, dim) && is_bf16(b, dim) && a.size(-1) == b.size(-2) &&
          (dim == 2 || a.size(0) == b.size(0));
 }
@@ -86,15 +86,15 @@ Tensor product(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
-  return widens(a, b, 2) || takes(a, b, 2) ? product(a, b) : at::cpu::mm(a, b);
+  return takes_bf16(a, b, 2) || takes(a, b, 2) ? product(a, b) : at::cpu::mm(a, b);
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
-  return widens(a, b, 3) || takes(a, b, 3) ? product(a, b) : at::cpu::bmm(a, b);
+  return takes_bf16(a, b, 3) || takes(a, b, 3) ? product(a, b) : at::cpu::bmm(a, b);
 }
 
 Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
-  const bool taken = widens(a, b, 2) || takes(a, b, 2);
+  const bool taken = takes_bf16(a, b, 2) || takes(a, b, 2);
   const bool suits = taken && added.scalar_type() == a.scalar_type() && added.is_cpu() && added.dim() <= 2 &&
                      !beta.isComplex() && !alpha.isComplex();
   // With an alpha of 0 oneDNN's call returns before it scales; with a beta of 0 what is added must not be read.
@@ -147,6 +147,13 @@ void use(Library library) {
 }
 
 Library used() { return chosen(); }
+
+bool widens() { return registered() != nullptr && !has_bf16_products(); }
+
+void use_libtorchs() {
+  chosen() = Library::mkl;
+  registered().reset();
+}
 
 std::string name_of(Library library) { return library == Library::mkl ? "mkl" : "onednn"; }
 

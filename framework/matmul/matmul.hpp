@@ -19,6 +19,10 @@ Library suited();
 /// called while another thread computes.
 void use(Library library);
 [[nodiscard]] Library used();
+/// All of LibTorch's own kernels come back, as when a process starts. For tests and benches.
+void use_libtorchs();
+/// Whether products of bf16 are ours: since use() on a processor that has none.
+[[nodiscard]] bool widens();
 /// "mkl" or "onednn".
 std::string name_of(Library library);
 

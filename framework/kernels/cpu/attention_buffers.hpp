@@ -29,6 +29,7 @@ constexpr int64_t paired(int64_t count) {
   return sizeof(T) == 2 ? count + count % 2 : count;
 }
 
+/// T: what is multiplied, fp32 where bf16 is widened for it.
 template <typename T>
 struct ForwardBuffers {
   ForwardBuffers(const Attention& a, Carve carve)
@@ -39,6 +40,7 @@ struct ForwardBuffers {
         scores(carve.take<float>(tile.queries * columns)),
         weights(sizeof(T) == 2 ? carve.take<T>(tile.queries * columns) : reinterpret_cast<T*>(scores)),
         sums(carve.take<float>(tile.queries * a.width)),
+        q(a.widened ? carve.take<T>(tile.queries * a.width) : nullptr),
         bytes(carve.used()) {}
   TileSizes tile;
   int64_t columns;  ///< steps from row to row of scores and weights
@@ -46,6 +48,7 @@ struct ForwardBuffers {
   float* scores;
   T* weights;   ///< fp32: the scores' place
   float* sums;  ///< of v, weighted: [queries of the tile, width]
+  T* q;         ///< of the tile, widened
   int64_t bytes;
 };
 
@@ -70,6 +73,8 @@ struct BackwardBuffers {
         weights(sizeof(T) == 2 ? carve.take<T>(tile.keys * columns) : reinterpret_cast<T*>(scores)),
         grad_scores(sizeof(T) == 2 ? carve.take<T>(tile.keys * columns) : reinterpret_cast<T*>(grad_weights)),
         paired_grad_scores(sizeof(T) == 2 ? carve.take<T>(paired<T>(tile.keys) * tile.queries) : grad_scores),
+        k(a.widened ? carve.take<T>(tile.keys * a.width) : nullptr),
+        v(a.widened ? carve.take<T>(tile.keys * a.width) : nullptr),
         bytes(carve.used()) {}
   TileSizes tile;
   int64_t columns;              ///< steps from row to row of the tiles
@@ -81,6 +86,7 @@ struct BackwardBuffers {
   float *log_sums, *dots;       ///< of each query
   float *scores, *grad_weights;
   T *weights, *grad_scores, *paired_grad_scores;
+  T *k, *v;  ///< of a tile of keys, widened
   int64_t bytes;
 };
 

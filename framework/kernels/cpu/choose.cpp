@@ -66,11 +66,11 @@ const CpuKernels& cpu_kernels() {
 
 int64_t attention_units(const Attention& a) { return units_of(a); }
 int64_t attention_bytes(const Attention& a) {
-  return a.dtype == Dtype::f32 ? ForwardBuffers<float>(a, Carve(nullptr)).bytes
+  return a.dtype == Dtype::f32 || a.widened ? ForwardBuffers<float>(a, Carve(nullptr)).bytes
                                : ForwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
 }
 int64_t attention_grad_bytes(const Attention& a) {
-  return a.dtype == Dtype::f32 ? BackwardBuffers<float>(a, Carve(nullptr)).bytes
+  return a.dtype == Dtype::f32 || a.widened ? BackwardBuffers<float>(a, Carve(nullptr)).bytes
                                : BackwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
 }
 

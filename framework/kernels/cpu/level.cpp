@@ -63,13 +63,17 @@ void product(const Product& p, void* buffer, int64_t begin, int64_t end) {
     Products<float>::run(p, buffer, begin, end);
 }
 
+template <typename Body>
+TRAINER_INLINE void with_heads(const Attention& a, const Body& body) {
+  if (a.dtype == Dtype::f32) body(AttentionHeads<float>{});
+  if (a.dtype == Dtype::bf16 && !a.widened) body(AttentionHeads<Bf16>{});
+  if (a.dtype == Dtype::bf16 && a.widened) body(AttentionHeads<Bf16, float>{});
+}
 void attention(const Attention& a, HeadsOut y, HeadsOut log_sums, void* buffer, int64_t begin, int64_t end) {
-  if (a.dtype == Dtype::f32) AttentionHeads<float>::forward(a, y, log_sums, buffer, begin, end);
-  if (a.dtype == Dtype::bf16) AttentionHeads<Bf16>::forward(a, y, log_sums, buffer, begin, end);
+  with_heads(a, [&](auto heads) { heads.forward(a, y, log_sums, buffer, begin, end); });
 }
 void attention_grad(const Attention& a, const AttentionGrad& g, void* buffer, int64_t begin, int64_t end) {
-  if (a.dtype == Dtype::f32) AttentionHeads<float>::backward(a, g, buffer, begin, end);
-  if (a.dtype == Dtype::bf16) AttentionHeads<Bf16>::backward(a, g, buffer, begin, end);
+  with_heads(a, [&](auto heads) { heads.backward(a, g, buffer, begin, end); });
 }
 
 }  // namespace

@@ -10,18 +10,10 @@
 namespace trainer::kernels {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int64_t kRegisterBytes = 64;
-#elif defined(__AVX__)
-constexpr int64_t kRegisterBytes = 32;
-#else
-constexpr int64_t kRegisterBytes = 16;
-#endif
-
 template <typename Scalar>
 struct Native {
   typedef Scalar V __attribute__((vector_size(kRegisterBytes)));
-  static constexpr int64_t kLanes = kRegisterBytes / static_cast<int64_t>(sizeof(Scalar));
+  static constexpr int64_t kLanes = static_cast<int64_t>(kRegisterBytes / sizeof(Scalar));
 };
 using NativeFloats = Native<float>::V;
 using NativeDoubles = Native<double>::V;

@@ -79,8 +79,22 @@ void to_columns(const T* from, int64_t step, int64_t rows, int64_t width, T* to)
       [&](int64_t i, int64_t row, Words v, int64_t n) { store_some(to + (i * rows + row) * kPer, v, n); });
 }
 
+/// The same, of bf16 widened.
+inline void to_columns(const Bf16* from, int64_t step, int64_t rows, int64_t width, float* to) {
+  transpose(
+      rows, width,
+      [&](int64_t row, int64_t i, int64_t n) {
+        const Bf16* const at = from + row * step + i;
+        return convert<Words>(n == 16 ? raw_load<Halves>(at) : raw_load<Halves>(at, n * sizeof(Bf16))) << 16;
+      },
+      [&](int64_t i, int64_t row, Words v, int64_t n) { store_some(to + i * rows + row, v, n); });
+}
+
 /// Rows [rows, width] to [width, paired rows]: a zero behind each where they are of 2 bytes and odd.
 inline void to_plain_columns(const float* from, int64_t step, int64_t rows, int64_t width, float* to) {
+  to_columns(from, step, rows, width, to);
+}
+inline void to_plain_columns(const Bf16* from, int64_t step, int64_t rows, int64_t width, float* to) {
   to_columns(from, step, rows, width, to);
 }
 inline void to_plain_columns(const Bf16* from, int64_t step, int64_t rows, int64_t width, Bf16* to) {
@@ -99,6 +113,12 @@ inline void to_plain_columns(const Bf16* from, int64_t step, int64_t rows, int64
 inline void to_pairs(const float* from, int64_t step, int64_t rows, int64_t width, float* to) {
   for (int64_t row = 0; row < rows; ++row)
     std::memcpy(to + row * width, from + row * step, static_cast<std::size_t>(width) * sizeof(float));
+}
+inline void to_pairs(const Bf16* from, int64_t step, int64_t rows, int64_t width, float* to) {
+  for (int64_t row = 0; row < rows; ++row)
+    for_row<Pack<Bf16>::kLanes>(width, [&](int64_t i, auto count) {
+      kernels::store<Pack<float>>(to + row * width + i, kernels::load<Pack<Bf16>>(from + row * step + i, count), count);
+    });
 }
 TRAINER_INLINE Words pair(Halves first, Halves second) {
   return convert<Words>(first) | (convert<Words>(second) << 16);

@@ -51,7 +51,7 @@ void add_attention(const CpuKernels& cpu, std::vector<std::vector<float>>& all) 
   const auto x = numbers(kSize, 6), y = numbers(kSize, 7), z = numbers(kSize, 8), g = numbers(kSize, 9);
   const auto in = [](const std::vector<float>& data) { return HeadsIn{data.data(), kSize, kWidth, 0}; };
   const auto out = [](std::vector<float>& data) { return HeadsOut{data.data(), kSize, kWidth, 0}; };
-  const Attention a{Dtype::f32, 1, 1, kTokens, kTokens, kWidth, 0.2, in(x), in(y), in(z), &multiply};
+  const Attention a{Dtype::f32, false, 1, 1, kTokens, kTokens, kWidth, 0.2, in(x), in(y), in(z), &multiply};
   std::vector<std::vector<float>> made(5, std::vector<float>(kSize));
   made[1].resize(kTokens);
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::max(attention_bytes(a), attention_grad_bytes(a))));

@@ -127,7 +127,9 @@ TEST(Product, HasTheSameBitsHoweverItIsCutAndAtEveryLevelWithFusedMultiplyAdds) 
         const Product p{1, size.m, size.n, size.k, a.matrix(), b.matrix(), 1, {}, type, nullptr, 0, 0, 0, 0};
         const Bytes c = computed(*cpu, p);
         for (const int64_t threads : {2, 7, 64}) EXPECT_EQ(computed(*cpu, p, threads), c) << threads << " threads";
-        if (before != nullptr) EXPECT_EQ(computed(*before, p), c) << before->level << " and " << cpu->level;
+        if (before != nullptr) {
+          EXPECT_EQ(computed(*before, p), c) << before->level << " and " << cpu->level;
+        }
       }
     if (std::string(cpu->level) != "baseline") before = cpu;
   }
