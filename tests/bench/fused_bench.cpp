@@ -1,7 +1,7 @@
 // Fused operations against LibTorch's operators one by one, at the shapes of a model of 100 million parameters (1,024
-// tokens, width 768): fused_bench [ROUNDS [NAME]], NAME
-// a part of an operation's. The two alternate on one thread; processor time, the median of the rounds.
-// Not a test; its numbers stand in docs/benchmarks.md.
+// tokens, width 768): fused_bench [ROUNDS [NAME]], NAME a part of an operation's
+// name. The two alternate on one thread; processor time, the median of the rounds. Not a test; its numbers stand in
+// docs/benchmarks.md.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
@@ -67,11 +67,17 @@ void measure_all(at::ScalarType dtype, int rounds) {
   const at::Tensor x = trained(make({1, kTokens, kWidth})), shift = make({1, 1, kWidth}), scale = make({1, 1, kWidth});
   measure("modulated_norm", rounds, {x},
           [&](bool fused) { return trainer::modulated_norm(x, shift, scale, 1e-6, fused); });
+  const at::Tensor trained_shift = trained(make({1, 1, kWidth})), trained_scale = trained(make({1, 1, kWidth}));
+  measure("modulated_norm, trained rows", rounds, {x, trained_shift, trained_scale},
+          [&](bool fused) { return trainer::modulated_norm(x, trained_shift, trained_scale, 1e-6, fused); });
   const at::Tensor projected = make({1, kTokens, kIn}), weight = make({kWidth / kHeads});
   const at::Tensor heads = trained(projected.narrow(-1, 0, kWidth).unflatten(-1, {kHeads, -1}));
   const at::Tensor table = at::randn({1, kTokens, kWidth / kHeads / 2, 2});
   measure("norm_rope", rounds, {heads},
           [&](bool fused) { return trainer::norm_rope({heads}, {weight}, table, 1e-6, fused); });
+  const at::Tensor trained_weight = trained(make({kWidth / kHeads}));
+  measure("norm_rope, trained weight", rounds, {heads, trained_weight},
+          [&](bool fused) { return trainer::norm_rope({heads}, {trained_weight}, table, 1e-6, fused); });
   const at::Tensor gates = trained(projected.narrow(-1, 3 * kWidth, 2 * kMlp).detach());
   const at::Tensor before = trained(make({1, kTokens, kWidth}));
   measure("swiglu, joined", rounds, {gates, before}, [&](bool fused) { return trainer::swiglu(gates, before, fused); });

@@ -57,18 +57,18 @@ using Element = typename ElementOf<V>::Type;
 template <typename V>
 constexpr std::size_t kLanesOf = sizeof(V) / sizeof(Element<V>);
 
-#define TRAINER_IN_HALVES(op)                                           \
-  template <typename H>                                                 \
-  TRAINER_INLINE auto operator op(Two<H> a, Two<H> b) {                 \
+#define TRAINER_IN_HALVES(op)                                               \
+  template <typename H>                                                     \
+  TRAINER_INLINE auto operator op(Two<H> a, Two<H> b) {                     \
     return Two<decltype(a.low op b.low)>{a.low op b.low, a.high op b.high}; \
-  }                                                                     \
-  template <typename H>                                                 \
-  TRAINER_INLINE auto operator op(Two<H> a, Element<H> b) {             \
-    return Two<decltype(a.low op b)>{a.low op b, a.high op b};          \
-  }                                                                     \
-  template <typename H>                                                 \
-  TRAINER_INLINE auto operator op(Element<H> a, Two<H> b) {             \
-    return Two<decltype(a op b.low)>{a op b.low, a op b.high};          \
+  }                                                                         \
+  template <typename H>                                                     \
+  TRAINER_INLINE auto operator op(Two<H> a, Element<H> b) {                 \
+    return Two<decltype(a.low op b)>{a.low op b, a.high op b};              \
+  }                                                                         \
+  template <typename H>                                                     \
+  TRAINER_INLINE auto operator op(Element<H> a, Two<H> b) {                 \
+    return Two<decltype(a op b.low)>{a op b.low, a op b.high};              \
   }
 TRAINER_IN_HALVES(+)
 TRAINER_IN_HALVES(-)

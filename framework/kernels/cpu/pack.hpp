@@ -1,8 +1,8 @@
 /// @file Rows of numbers in vectors, for the kernels of this folder.
 #pragma once
 
-#include <kernels/cpu/lanes.hpp>
 #include <kernels/fused.h>
+#include <kernels/cpu/lanes.hpp>
 
 namespace trainer::kernels {
 namespace {
@@ -75,8 +75,8 @@ TRAINER_INLINE void for_row(int64_t width, const Body& body) {
   if (i < width) body(i, width - i);
 }
 
-/// Asks for memory before it is needed: what a processor fetches ahead by itself ends with the page, and it does not see
-/// the next one coming. Beyond an array is harmless.
+/// Asks for memory before it is needed: what a processor fetches ahead by itself ends with the page, and it does not
+/// see the next one coming. Beyond an array is harmless.
 constexpr std::size_t kAheadBytes = 2048;
 TRAINER_INLINE void fetch(const void* at, std::size_t ahead = 0) {
   __builtin_prefetch(static_cast<const std::byte*>(at) + ahead, /*rw=*/0);
