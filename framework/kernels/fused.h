@@ -70,6 +70,15 @@ struct Matrix {
   int64_t batch_step;             ///< from a matrix to the next; 0: one for all
 };
 
+/// Pictures [samples, height, width, channels] whose patches are the rows of a matrix, each [kernel_height, kernel_width,
+/// channels], with zeros where it reaches beyond the picture.
+struct Patches {
+  int64_t height, width, channels, kernel_height, kernel_width;
+  int64_t step, down, across;      ///< from a patch to the next; how far the first begins above and left of the picture
+  int64_t out_height, out_width;   ///< patches down and across
+  int64_t sample_step, row_step;   ///< of the pictures; a pixel's channels, and a row's pixels, lie side by side
+};
+
 /// c = factor a b + base for each of `batches` matrices, a [m, k], b [k, n]. fp32 and bf16 in any mixture, summed in
 /// fp32 and rounded once, or all fp64. An element of c depends on its row, its column and k alone: neither on the
 /// other rows nor on how the product is cut, and it is the same on every processor with fused multiply-adds.
@@ -81,7 +90,8 @@ struct Product {
   Dtype type;   ///< of c
   void *c;
   int64_t c_step, c_batch_step;
-  int64_t tile_rows, tile_columns;  ///< of c that a unit computes (cpu.hpp: cut())
+  int64_t tile_rows, tile_columns;   ///< of c that a unit computes (cpu.hpp: cut())
+  const Patches *patches = nullptr;  ///< where given, a's rows are those of the pictures at a.data
 };
 
 /// Rows of attention heads, [samples, tokens, heads] of them, at any steps; a row is `width` elements.

@@ -1,6 +1,8 @@
 #include <ATen/Context.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
+#include <ATen/ops/convolution_backward_native.h>
+#include <ATen/ops/convolution_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/ones.h>
@@ -10,6 +12,7 @@
 #include <matmul/matmul.hpp>
 #include <trainer/sdk/ops/products.hpp>
 
+#include <algorithm>
 #include <memory>
 
 namespace at::native {
@@ -108,6 +111,47 @@ Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Sc
   return result;
 }
 
+/// The arguments that LibTorch's own convolution and its backward share.
+struct Convolved {
+  at::IntArrayRef stride, padding, dilation;
+  bool transposed;
+  at::IntArrayRef output_padding;
+  int64_t groups;
+};
+bool takes_bf16(const Tensor& x, const Tensor& weight, const Convolved& c) {
+  const auto all = [](at::IntArrayRef list, int64_t value) {
+    return std::all_of(list.begin(), list.end(), [&](int64_t one) { return one == value; });
+  };
+  return widens() && is_bf16(x, 4) && is_bf16(weight, 4) && !c.transposed && c.groups == 1 && all(c.dilation, 1) &&
+         all(c.stride, c.stride[0]) && x.size(1) == weight.size(1);
+}
+
+Tensor convolution(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+                   int64_t groups) {
+  const bool biased = bias.has_value() && bias->defined();
+  if ((biased && bias->scalar_type() != at::kBFloat16) ||
+      !takes_bf16(x, weight, {stride, padding, dilation, transposed, output_padding, groups}))
+    return at::native::convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+  // One number stands for both sides.
+  return convolve(x, weight, biased ? bias : std::nullopt, stride[0], {padding.front(), padding.back()});
+}
+
+/// Of fp32 copies: nothing that is trained here convolves.
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                                        at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride,
+                                                        at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                        bool transposed, at::IntArrayRef output_padding, int64_t groups,
+                                                        std::array<bool, 3> wanted) {
+  const bool ours = takes_bf16(x, weight, {stride, padding, dilation, transposed, output_padding, groups});
+  const auto wide = [&](const Tensor& t) { return ours ? t.to(at::kFloat) : t; };
+  const auto narrow = [&](const Tensor& t) { return ours && t.defined() ? t.to(at::kBFloat16) : t; };
+  const auto [of_x, of_weight, of_bias] =
+      at::native::convolution_backward(wide(grad), wide(x), wide(weight), bias_sizes, stride, padding, dilation,
+                                       transposed, output_padding, groups, wanted);
+  return {narrow(of_x), narrow(of_weight), narrow(of_bias)};
+}
+
 /// Registering over LibTorch's kernels is meant: no warning about it.
 class Quiet final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
@@ -143,6 +187,10 @@ void use(Library library) {
   registered()->impl("mm", &mm);
   registered()->impl("addmm", &addmm);
   registered()->impl("bmm", &bmm);
+  if (!has_bf16_products()) {
+    registered()->impl("convolution", &convolution);
+    registered()->impl("convolution_backward", &convolution_backward);
+  }
   register_attention(*registered());
 }
 

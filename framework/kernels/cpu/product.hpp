@@ -85,6 +85,7 @@ struct Products {
     Left left{to, step};
     with_type(p.a.dtype, [&](auto type) {
       using T = decltype(type);
+      if (p.patches != nullptr) return pack_patches<T>(p, tile.row + row, rows, terms, to, step);
       const T* const from = static_cast<const T*>(p.a.data) + tile.batch * p.a.batch_step +
                             (tile.row + row) * p.a.row_step + terms.begin * p.a.column_step;
       if constexpr (sizeof(T) == sizeof(Scalar))
@@ -95,6 +96,28 @@ struct Products {
         widen_turned(from, p.a.column_step, terms.count, rows, to, step);
     });
     return left;
+  }
+
+  template <typename T>
+  static void pack_patches(const Product& p, int64_t first, int64_t rows, const Terms& terms, Scalar* to,
+                           int64_t to_step) {
+    const Patches& of = *p.patches;
+    for (int64_t row = first; row < first + rows; ++row, to += to_step) {
+      const int64_t top = row / of.out_width % of.out_height * of.step - of.down;
+      const int64_t left = row % of.out_width * of.step - of.across;
+      const T* const picture =
+          static_cast<const T*>(p.a.data) + row / of.out_width / of.out_height * of.sample_step;
+      for (int64_t k = 0; k < terms.count;) {
+        const int64_t pixel = (terms.begin + k) / of.channels, channel = (terms.begin + k) % of.channels;
+        const int64_t count = std::min(of.channels - channel, terms.count - k);
+        const int64_t y = top + pixel / of.kernel_width, x = left + pixel % of.kernel_width;
+        if (y >= 0 && y < of.height && x >= 0 && x < of.width)
+          widen(picture + y * of.row_step + x * of.channels + channel, 0, 1, count, to + k, 0);
+        else
+          std::memset(to + k, 0, static_cast<std::size_t>(count) * sizeof(Scalar));
+        k += count;
+      }
+    }
   }
 
   static void multiply(const Product& p, const ProductBuffers<Scalar>& buffers, const ProductTile& tile,

@@ -1,10 +1,12 @@
 /// @file See trainer/sdk/ops/products.hpp.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <kernels/cpu.hpp>
 #include <trainer/sdk/ops/products.hpp>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <new>
@@ -118,6 +120,30 @@ void multiply(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bas
   TORCH_CHECK((p.a.dtype == kernels::Dtype::f64) == wide && (p.b.dtype == kernels::Dtype::f64) == wide,
               "multiply: fp64 with other types");
   run(p);
+}
+
+at::Tensor convolve(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, int64_t stride,
+                    at::IntArrayRef padding) {
+  TORCH_CHECK(x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(1) && padding.size() == 2 && stride > 0 &&
+                  x.scalar_type() == weight.scalar_type() && x.scalar_type() != at::kDouble,
+              "convolve: ", x.scalar_type(), x.sizes(), " with ", weight.scalar_type(), weight.sizes());
+  const Tensor pixels = x.permute({0, 2, 3, 1}).contiguous(), kernel = weight.permute({0, 2, 3, 1}).contiguous();
+  const auto count = [&](int64_t size, int64_t width, int64_t edge) { return (size + 2 * edge - width) / stride + 1; };
+  const kernels::Patches patches{pixels.size(1), pixels.size(2), pixels.size(3), kernel.size(1), kernel.size(2),
+                                 stride, padding[0], padding[1], count(pixels.size(1), kernel.size(1), padding[0]),
+                                 count(pixels.size(2), kernel.size(2), padding[1]), pixels.stride(0),
+                                 pixels.size(2) * pixels.size(3)};
+  TORCH_CHECK(patches.out_height > 0 && patches.out_width > 0, "convolve: ", weight.sizes(), " is larger than ",
+              x.sizes(), " with its padding");
+  Tensor result = at::empty({x.size(0), patches.out_height, patches.out_width, weight.size(0)}, x.options());
+  const int64_t terms = kernel.numel() / std::max<int64_t>(1, weight.size(0));
+  kernels::Product p{1, x.size(0) * patches.out_height * patches.out_width, weight.size(0), terms,
+                     {pixels.const_data_ptr(), dtype_of(pixels), 0, 1, 0},
+                     {kernel.const_data_ptr(), dtype_of(kernel), 1, terms, 0},
+                     1, bias ? base_of(*bias, result.flatten(0, 2)) : kernels::Matrix{}, dtype_of(result),
+                     result.mutable_data_ptr(), weight.size(0), 0, 0, 0, &patches};
+  if (result.numel() > 0) run(p);
+  return result.permute({0, 3, 1, 2});
 }
 
 }  // namespace trainer

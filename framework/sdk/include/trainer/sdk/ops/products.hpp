@@ -22,4 +22,10 @@ TRAINER_API bool has_bf16_products();
 TRAINER_API void multiply(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& base, double factor,
                           at::Tensor& result);
 
+/// The convolution of x [B, C, H, W] with weight [O, C, kh, kw] and bias [O], if any, all of one type, fp32 or bf16, as a
+/// product by panels: what multiply() says of bits and memory holds for a pixel. The result lies in the channels-last
+/// format; x and weight are copied where they do not. No derivatives.
+TRAINER_API at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                int64_t stride, at::IntArrayRef padding);
+
 }  // namespace trainer
