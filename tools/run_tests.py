@@ -13,8 +13,10 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+from levels import LEVELS
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OPT_IN_SUITES = {"slow", "gpu"}  # run only when asked for
+WHOLE = "whole"  # the suite of what takes long, and of the whole form of tests that are cut short otherwise
 # --sanitize: what is built (a Meson alias) and run, and how. "short": every reader of strangers' files, checkpoints and
 # the recompute engine. "all" is a second full build. "thread": tests without LibTorch that use threads.
 SANITIZE_KINDS = {"short": ("sanitize", "sanitized"), "all": ("sanitize", "all"), "thread": ("thread", "threaded")}
@@ -38,7 +40,9 @@ def parse_arguments():
                         help="run tests under the address and undefined-behaviour sanitizers, built in build/sanitize: "
                              "those of parsers and recompute engine, or with KIND \"all\" every test in this process; "
                              "KIND \"thread\": the thread sanitizer, tests without LibTorch")
-    parser.add_argument("--slow", action="store_true", help="also the suite \"slow\", left out by default")
+    parser.add_argument("--whole", action="store_true", help="also the suite \"whole\", left out by default: what takes long, and "
+                                                             "the whole form of tests that are a share of it otherwise")
+    parser.add_argument("--level", choices=LEVELS, help="as on a processor of this level (x86-64-v3: AVX2)")
     return parser.parse_args()
 
 
@@ -56,6 +60,11 @@ def load_tests(build):
     return json.loads(text.stdout)
 
 
+def quick_of(tests):
+    """Without the suite "whole", unless nothing else is there: a suite of it alone was asked for by its name."""
+    return [test for test in tests if WHOLE not in suites_of(test)] or tests
+
+
 def choose_suites(tests, arguments):
     """The tests of the wanted suites, or an exit with the known names when a suite does not exist."""
     known = set().union(*map(suites_of, tests)) if tests else set()
@@ -64,9 +73,10 @@ def choose_suites(tests, arguments):
         print(f"tools/test: no suite {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}", file=sys.stderr)
         sys.exit(2)
     if arguments.suite:
-        return [test for test in tests if suites_of(test) & set(arguments.suite)]
-    left_out = OPT_IN_SUITES - ({"slow"} if arguments.slow else set())
-    chosen = [test for test in tests if not suites_of(test) & left_out]
+        members = [[test for test in tests if name in suites_of(test)] for name in arguments.suite]
+        chosen = [quick_of(some) if not arguments.whole else some for some in members]
+        return [test for test in tests if any(test in some for some in chosen)]
+    chosen = tests if arguments.whole else quick_of(tests)
     if arguments.sanitize == "all":
         return [test for test in chosen if not suites_of(test) & UNSANITIZED_SUITES]
     wanted = {None: None, "short": SANITIZED_TESTS, "thread": THREADED_TESTS}[arguments.sanitize]
@@ -194,8 +204,8 @@ def build_all(kind, target):
         sys.exit(1)
 
 
-def run(tests, build, case_filter, sanitize):
-    environment = dict(os.environ)
+def run(tests, build, case_filter, sanitize, level):
+    environment = {**os.environ, **LEVELS.get(level, {})}
     environment.pop("GTEST_FILTER", None)
     if case_filter:
         environment["GTEST_FILTER"] = case_filter
@@ -229,7 +239,7 @@ def main():
         print("tools/test: no test matches", file=sys.stderr)
         print("0 passed, 1 failed")
         return 1
-    status = run(tests, build, case_filter, arguments.sanitize)
+    status = run(tests, build, case_filter, arguments.sanitize, arguments.level)
     counts = count(tests, build)
     if status != 0 and counts.failed == 0:
         counts.add("failed", f"meson test (exit {status})", 0.0)

@@ -29,7 +29,9 @@ int after_output(int code) {
   errno = 0;
   std::cout.flush();
   const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-  const int why = errno;  // 0 when an earlier write failed
+  int why = errno;
+  // An earlier write failed, of more than the buffer holds: what it said is gone, and the next one says it again.
+  if (failed && why == 0 && ::write(STDOUT_FILENO, "\n", 1) == -1) why = errno;
   if (!failed || why == EPIPE || reader_gone()) return code;
   std::fprintf(stderr, "error: not all results could be written to stdout%s%s\n", why != 0 ? ": " : "",
                why != 0 ? std::strerror(why) : "");

@@ -21,16 +21,20 @@ struct AttentionOptions {
   std::optional<double> scale;
 };
 
-/// Whether attention of such tensors [B, H, S, D] is computed here: fp32, or bf16 with an even D, without mask and
-/// dropout, while oneDNN is in use (use()) and has products for this processor. A function of shapes, dtype and that
-/// alone; asked of meta tensors, it answers for the CPU's.
+/// Whether attention of such tensors [B, H, S, D] is computed here, without dropout: fp32, or bf16 with an even D,
+/// while oneDNN is in use (use()) and has products for this processor; bf16 with either library where the processor has
+/// no products of it, and it is widened. A function of shapes, dtype and that alone; asked of meta tensors, it answers
+/// for the CPU's.
 bool takes_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options);
+/// The same of its gradients, which are computed without mask and causality alone.
+bool takes_attention_grad(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const AttentionOptions& options);
 
 /// Output [B, H, S, D] and log-sum-exp [B, H, S] in fp32, both laid out as [B, S, H, ...], as LibTorch's kernel gives
 /// them. On meta tensors: what it allocates, buffers of each thread included. A head's result is the same with any
-/// number of threads.
+/// number of threads. A query that sees no key gets zeros.
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                             std::optional<double> scale);
+                                             const AttentionOptions& options);
 /// Gradients of q, k and v, laid out as [B, S, H, D].
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_grad(const at::Tensor& grad, const at::Tensor& q,
                                                               const at::Tensor& k, const at::Tensor& v,

@@ -24,6 +24,7 @@ MODEL = ROOT / "recipes" / "quickstart" / "model"
 PICTURES = ROOT / "recipes" / "quickstart" / "pictures"
 SMALL = ROOT / "tests" / "e2e" / "small.toml"
 TIMEOUT = 120
+WHOLE = "TRAINER_TEST_WHOLE" in os.environ  # the suite "whole": what is cut short otherwise
 
 # What the program writes for its user must not land in the tester's own folder.
 if "XDG_CONFIG_HOME" not in os.environ:

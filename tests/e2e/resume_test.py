@@ -50,9 +50,10 @@ class Interrupted(InterruptedCase):
 
     def test_second_ctrl_c_ends_at_once(self):
         run = self.folder / "run"
-        # A step of a second or more: both signals come before its end, when the first would save and end with 75.
+        # A first step of a second or more: both signals come before its end, when one alone would save and end with 75.
         process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=64, train__micro_batch_size=64))
-        self.wait_for_steps(process, run, 1)
+        while "batch 64" not in process.stderr.readline():
+            self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
         process.send_signal(signal.SIGINT)
@@ -62,17 +63,28 @@ class Interrupted(InterruptedCase):
 
 class Changed(RunCase):
     def setUp(self):
+        """The same run for every test, trained once: in the same place, since it notes where its files are."""
         super().setUp()
-        self.run_folder = self.folder / "run"
-        self.data, self.names = self.pictures("data", 4)
-        self.transformer = self.model("transformer") / "transformer"
+        self.folder, trained = self.shared / "here", self.shared / "trained"
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        if trained.exists():
+            shutil.copytree(trained, self.folder, symlinks=True)
+        else:
+            self.folder.mkdir()
+            self.pictures("data", 4)
+            self.model("transformer")
+        self.run_folder, self.data = self.folder / "run", self.folder / "data"
+        self.names = sorted(path.name for path in self.data.iterdir() if path.suffix != ".txt")
+        self.transformer = self.folder / "model/transformer"
         self.base = {
             "data": f'[{{folder="{self.data}", resolution=[64, 64]}}]',
             "run__steps": 2,
             "model__path": self.transformer,
             "cache__folder": self.folder / "cache",
         }
-        self.train(self.run_folder, **self.base)
+        if not trained.exists():
+            self.train(self.run_folder, **self.base)
+            shutil.copytree(self.folder, trained, symlinks=True)
 
     def check(self, code, texts, options=(), **more):
         """What `trainer check` says of the run that `again` would start."""

@@ -4,7 +4,7 @@ import os
 import pathlib
 import subprocess
 
-from program import MODEL, PROGRAM, SMALL, TIMEOUT, Result, RunCase, environment, log_lines, main, settings
+from program import MODEL, PROGRAM, SMALL, TIMEOUT, Result, RunCase, environment, log_lines, main, settings, write_safetensors
 
 IO = 74
 
@@ -40,7 +40,11 @@ class Streams(RunCase):
     def test_results_that_could_not_be_printed(self):
         if not pathlib.Path("/dev/full").exists():
             self.skipTest("no /dev/full")
+        long = self.folder / "long.safetensors"  # told in more than the buffer of stdout holds
+        tensor = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+        write_safetensors(long, {"__metadata__": {"note": "x" * 9000}, "tensor": tensor}, bytes(4))
         for arguments in (["inspect", MODEL / "transformer"], ["--json", "plugins", "list"],
+                          ["--json", "inspect", long],
                           ["check", SMALL, *settings(run__output=self.folder / "run")], ["--help"]):  # fmt: skip
             with self.subTest(str(arguments[:2])):
                 result = self.checked(self.in_shell('exec "$@" >/dev/full', *arguments))

@@ -1,15 +1,19 @@
 /// @file The equivalence matrix: every model x {fp32, bf16} x what is trained x micro-batches x every subset of the
 /// memory strategies that the build offers, against the run without strategies. Moving and recomputing may not change
-/// a bit; where weights are packed, the run with the packing alone is what the others must equal.
+/// a bit; where weights are packed, the run with the packing alone is what the others must equal. Quick: a quarter of
+/// the settings, each with every subset.
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <support/device.hpp>
+#include <support/whole.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 
 #include "subjects.hpp"
 
@@ -93,14 +97,24 @@ TEST_P(Matrix, EveryTrainedTensorLearns) {
   EXPECT_EQ(still, "");
 }
 
-std::vector<Setting> matrix_settings() {
-  std::vector<Setting> list;
-  for (const prove::Subject& subject : subjects())
-    for (const Setting& setting : settings_of(subject)) list.push_back(setting);
-  return list;
-}
-INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(matrix_settings()),
+INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(matrix_settings(testing::whole())),
                          [](const auto& info) { return word_of(info.param); });
+
+/// Every two choices that meet in the whole matrix meet in the quick one.
+TEST(QuickMatrix, HoldsEveryPairOfChoices) {
+  const auto pairs = [](const std::vector<Setting>& settings) {
+    std::set<std::string> found;
+    for (const Setting& one : settings) {
+      const std::array<std::string, 4> choices{"model " + one.subject.name, one.adapter + prove::text_of(one.trained),
+                                               at::toString(one.dtype), std::to_string(one.micro_batches)};
+      for (std::size_t i = 0; i < choices.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j) found.insert(choices[i] + ", " + choices[j]);
+    }
+    return found;
+  };
+  EXPECT_EQ(pairs(matrix_settings(false)), pairs(matrix_settings(true)));
+  EXPECT_LE(matrix_settings(false).size() * 4, matrix_settings(true).size());
+}
 
 /// A step that dies in any micro-batch, before its forward or with its activations kept, and is run again: as if
 /// nothing had happened.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <stdexcept>
 
 namespace trainer::equivalence {
@@ -69,6 +70,21 @@ std::string objective_of(const prove::Subject& subject) { return prove::objectiv
 std::vector<prove::Setting> settings_of(const prove::Subject& subject) {
   std::vector<prove::Setting> list = prove::settings_of(loader(), subject);
   for (prove::Setting& setting : list) setting.devices = {testing::test_device()};
+  return list;
+}
+
+std::vector<prove::Setting> matrix_settings(bool whole) {
+  std::vector<prove::Setting> list;
+  for (std::size_t subject = 0; subject < subjects().size(); ++subject) {
+    std::map<std::pair<std::string, prove::Trained>, std::size_t> trained;  // numbered
+    for (const prove::Setting& setting : settings_of(subjects()[subject])) {
+      const auto number = trained.try_emplace({setting.adapter, setting.trained}, trained.size()).first->second;
+      const std::size_t turn = subject + number;
+      const at::ScalarType dtype = turn % 2 == 0 ? at::kFloat : at::kBFloat16;
+      if (whole || (setting.dtype == dtype && (setting.micro_batches > 1) == (turn / 2 % 2 == 0)))
+        list.push_back(setting);
+    }
+  }
   return list;
 }
 

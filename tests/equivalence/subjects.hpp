@@ -31,6 +31,10 @@ std::string objective_of(const prove::Subject& subject);
 /// What of a subject is trained and how: with each adapter of `loader()` and all of it, for its objective.
 std::vector<prove::Setting> settings_of(const prove::Subject& subject);
 
+/// The settings of the matrices, of all subjects: all of them, or in the quick form a quarter, in which every two of
+/// subject, dtype, what is trained and micro-batches still meet.
+std::vector<prove::Setting> matrix_settings(bool whole);
+
 /// Every subset of `all`, in the order of prove::check_subsets.
 std::vector<std::vector<std::string>> subsets(const std::vector<std::string>& all);
 

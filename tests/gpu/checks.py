@@ -13,7 +13,7 @@ import typing
 UNAVAILABLE, OUT_OF_MEMORY = 69, 80  # docs/exit-codes.md
 PARTS = ("loading", "kernels", "memory", "matrix", "bench")
 CASES_A_CHUNK = 3
-KERNEL, FIGURE = "kernel_", "figure_"  # how the test program's properties of kernels and of errors begin
+KERNEL, FIGURE, SHAPE = "kernel_", "figure_", "shape_"  # how the test program's properties of kernels and of errors begin
 MOST_TEXT = 6000  # characters of one message or table in the report
 MOST_TRACE = 4 << 20  # bytes of a trace, compressed
 # Products of 8-bit floats are for compute capabilities from here on; below, LibTorch refuses them.
@@ -146,7 +146,7 @@ def gtest(machine, program, cases, timeout):
     failures = [f"{suite['name']}.{case['name']}: {case['failures'][0]['failure'][:1500]}"
                 for suite in result["testsuites"] for case in suite["testsuite"] if case.get("failures")]
     results = {"cases": result["tests"]}
-    for key, prefix in (("kernels", KERNEL), ("figures", FIGURE)):
+    for key, prefix in (("kernels", KERNEL), ("figures", FIGURE), ("shapes", SHAPE)):
         said = {name.removeprefix(prefix): value for suite in result["testsuites"] for case in suite["testsuite"]
                 for name, value in case.items() if name.startswith(prefix)}
         if said:
@@ -197,7 +197,9 @@ def kernels_of_ours(machine, timeout):
 def kernel_items(machine):
     yield Item("kernels of ours that are used", "kernels", 60, kernels_of_ours)
     yield Item("kernels and memory of the device", "kernels", 120,
-               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*"], timeout))
+               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*", "-*RealShapes*"], timeout))
+    yield Item("kernels at real shapes", "kernels", 90,
+               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*RealShapes*"], timeout))
 
 
 def loading_items(machine):

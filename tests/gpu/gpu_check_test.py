@@ -86,6 +86,10 @@ class GpuCheck(unittest.TestCase):
             self.assertIn(f"| {family} | the CPU's |", text)
         for sums in ("exact fp32", "fast fp32", "exact bf16", "fast bf16"):
             self.assertRegex(text, rf"\| {sums} \| \d\.\d\de-0\d \|")
+        for operation in ("modulated norm", "norm rope", "swiglu", "gated residual", "low rank qkv mlp", "low rank out"):
+            self.assertRegex(text, rf"\| {operation} 6 \| \d\.\de-\d\d( \| \d+\.\d+){{4}} \|")
+        for kernel in ("expand codes", "quantize rows"):
+            self.assertRegex(text, rf"\| {kernel} 6 \| equal( \| \d+\.\d+){{2}} \| - \| - \|")
         for phase in ("load", "captions", "sample", "save"):
             self.assertRegex(text, rf"\| {phase} \| \d+\.\d+ \|")
         for item in items:

@@ -246,40 +246,40 @@ std::vector<Subject> miniatures() {
   return list;
 }
 
-Subject hundred_million() {
-  constexpr int64_t kDoubles = 2, kSingles = 8, kHidden = 768, kHead = 128, kText = 1024, kChannels = 128;
+Subject made_up(int64_t hidden) {
+  constexpr int64_t kDoubles = 2, kSingles = 8, kHead = 128, kText = 1024, kChannels = 128;
   NamedTensors tensors;
   const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
     tensors[name + ".weight"] = wave({out, in}, 0.02);
   };
   const auto norm = [&](const std::string& name) { tensors[name + ".weight"] = wave({kHead}, 1.0); };
-  linear("x_embedder", kHidden, kChannels);
-  linear("context_embedder", kHidden, kText);
-  linear("time_guidance_embed.timestep_embedder.linear_1", kHidden, 256);
-  linear("time_guidance_embed.timestep_embedder.linear_2", kHidden, kHidden);
-  linear("double_stream_modulation_img.linear", 6 * kHidden, kHidden);
-  linear("double_stream_modulation_txt.linear", 6 * kHidden, kHidden);
-  linear("single_stream_modulation.linear", 3 * kHidden, kHidden);
-  linear("norm_out.linear", 2 * kHidden, kHidden);
-  linear("proj_out", kChannels, kHidden);
+  linear("x_embedder", hidden, kChannels);
+  linear("context_embedder", hidden, kText);
+  linear("time_guidance_embed.timestep_embedder.linear_1", hidden, 256);
+  linear("time_guidance_embed.timestep_embedder.linear_2", hidden, hidden);
+  linear("double_stream_modulation_img.linear", 6 * hidden, hidden);
+  linear("double_stream_modulation_txt.linear", 6 * hidden, hidden);
+  linear("single_stream_modulation.linear", 3 * hidden, hidden);
+  linear("norm_out.linear", 2 * hidden, hidden);
+  linear("proj_out", kChannels, hidden);
   for (int64_t i = 0; i < kDoubles; ++i) {
     const std::string block = "transformer_blocks." + std::to_string(i) + ".";
     for (const char* layer :
          {"to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"})
-      linear(block + "attn." + layer, kHidden, kHidden);
+      linear(block + "attn." + layer, hidden, hidden);
     for (const char* name : {"norm_q", "norm_k", "norm_added_q", "norm_added_k"}) norm(block + "attn." + name);
     for (const char* mlp : {"ff.", "ff_context."}) {
-      linear(block + mlp + "linear_in", 6 * kHidden, kHidden);
-      linear(block + mlp + "linear_out", kHidden, 3 * kHidden);
+      linear(block + mlp + "linear_in", 6 * hidden, hidden);
+      linear(block + mlp + "linear_out", hidden, 3 * hidden);
     }
   }
   for (int64_t i = 0; i < kSingles; ++i) {
     const std::string block = "single_transformer_blocks." + std::to_string(i) + ".attn.";
-    linear(block + "to_qkv_mlp_proj", 9 * kHidden, kHidden);
-    linear(block + "to_out", kHidden, 4 * kHidden);
+    linear(block + "to_qkv_mlp_proj", 9 * hidden, hidden);
+    linear(block + "to_out", hidden, 4 * hidden);
     for (const char* name : {"norm_q", "norm_k"}) norm(block + name);
   }
-  return {"100M", "", std::make_shared<test::MemorySource>(std::move(tensors)), kChannels, kText};
+  return {"made up", "", std::make_shared<test::MemorySource>(std::move(tensors)), kChannels, kText};
 }
 
 std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices,

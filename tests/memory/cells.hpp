@@ -22,8 +22,8 @@ struct Subject {
 
 /// The committed miniatures.
 std::vector<Subject> miniatures();
-/// About 100 M parameters with made-up weights in bf16: 2 double and 8 single blocks, hidden size 768.
-Subject hundred_million();
+/// Made-up weights in bf16, 2 double and 8 single blocks: at the hidden size 768 about 100 M parameters.
+Subject made_up(int64_t hidden = 768);
 
 /// How a run trains.
 struct Cell {

@@ -1,10 +1,12 @@
 /// @file The equivalence matrix over placements: every model x dtype x what is trained x micro-batches x every subset
 /// of memory strategies x every placement on 2 and 3 devices, against the same on one device. Not a bit may differ.
+/// Quick: a quarter of the settings, each with every subset and placement.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <equivalence/subjects.hpp>
 #include <support/sim/sim.hpp>
+#include <support/whole.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -76,10 +78,7 @@ TEST_P(Matrix, ASplitEqualsOneDevice) {
 
 std::vector<Setting> settings() {
   init_devices();
-  std::vector<Setting> list;
-  for (const prove::Subject& subject : equivalence::subjects())
-    for (const Setting& setting : equivalence::settings_of(subject)) list.push_back(setting);
-  return list;
+  return equivalence::matrix_settings(testing::whole());
 }
 INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()),
                          [](const auto& info) { return equivalence::word_of(info.param); });

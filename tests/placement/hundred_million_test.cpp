@@ -37,7 +37,7 @@ class HundredMillionSplit : public testing::TestWithParam<Cell> {
 };
 
 TEST_P(HundredMillionSplit, IsForetoldForEachDevice) {
-  static const memory::Subject subject = memory::hundred_million();
+  static const memory::Subject subject = memory::made_up();
   const std::array<at::Device, kDevices> devices{sim::device(0), sim::device(1)};
   const std::vector<Measured> real = memory::measure_real(subject, GetParam(), kSize, devices);
   const std::vector<Measured> dry = memory::measure_dry(subject, GetParam(), kSize, kDevices);

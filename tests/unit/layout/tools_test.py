@@ -18,6 +18,7 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 TOOLS = pathlib.Path(__file__).resolve().parents[3] / "tools"
+sys.path.insert(0, str(TOOLS))
 
 
 def load(name):
@@ -120,6 +121,38 @@ if __name__ == "__main__":
         self.write("meson-logs/testlog.json", "old")
         load("run_tests").remove_old_results([{"name": "p", "protocol": "gtest", "workdir": None}], self.folder)
         self.assertEqual([path for path in self.folder.rglob("*") if path.is_file()], [])
+
+
+class Choosing(unittest.TestCase):
+    """run_tests.choose_suites: the suite "whole" runs when it is asked for."""
+
+    TESTS = {"quick": ["unit"], "long": ["unit", "whole"], "mutants": ["mutation", "whole"]}
+
+    def chosen(self, *arguments):
+        run_tests = load("run_tests")
+        with unittest.mock.patch.object(sys, "argv", ["tools/test", *arguments]):
+            options = run_tests.parse_arguments()
+        tests = [{"name": name, "suite": [f"trainer:{suite}" for suite in suites]} for name, suites in self.TESTS.items()]
+        return [test["name"] for test in run_tests.choose_suites(tests, options)]
+
+    def test_suites(self):
+        for arguments, expected in {
+            (): ["quick"],
+            ("--whole",): ["quick", "long", "mutants"],
+            ("--suite", "unit"): ["quick"],
+            ("--suite", "unit", "--whole"): ["quick", "long"],
+            ("--suite", "whole"): ["long", "mutants"],
+            ("--suite", "mutation"): ["mutants"],
+            ("--suite", "mutation", "--suite", "unit"): ["quick", "mutants"],
+        }.items():
+            self.assertEqual(self.chosen(*arguments), expected, arguments)
+
+    def test_a_level_is_set_for_the_tests(self):
+        asked = {}
+        run_tests = load("run_tests")
+        with unittest.mock.patch.object(run_tests.subprocess, "run", lambda *_, env, **__: asked.update(env) or unittest.mock.Mock()):
+            run_tests.run([], pathlib.Path("none"), None, None, "x86-64-v3")
+        self.assertEqual((asked["TRAINER_CPU_LEVEL"], asked["ATEN_CPU_CAPABILITY"]), ("x86-64-v3", "avx2"))
 
 
 class CudaDetection(InFolder):

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/norm.h>
 #include <ATen/ops/randn.h>
@@ -15,6 +16,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 #include <matmul/matmul.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <fstream>
 #include <string>
@@ -28,7 +30,7 @@ using at::Tensor;
 class Matmul : public testing::Test {
  protected:
   void SetUp() override { use(Library::onednn); }
-  void TearDown() override { use(Library::mkl); }
+  void TearDown() override { use_libtorchs(); }
 
   static Tensor numbers(std::vector<int64_t> shape) { return at::randn(shape, generator_); }
   static bool same(const Tensor& a, const Tensor& b) { return at::equal(a, b); }
@@ -99,6 +101,33 @@ TEST_F(Matmul, WhatItDoesNotTakeIsAsBefore) {
   EXPECT_TRUE(same(at::mm(numbers({64, 0}), numbers({0, 32})), at::zeros({64, 32})));
   EXPECT_THROW(at::mm(numbers({64, 99}), b), c10::Error);
   EXPECT_THROW(at::addmm(numbers({7}), numbers({64, 100}), b), c10::Error);
+}
+
+TEST_F(Matmul, OfBf16IsRoundedOnceAndHasNoCompany) {
+  const Tensor a = numbers({90, 700}).to(at::kBFloat16), b = numbers({64, 700}).to(at::kBFloat16).t();
+  const Tensor added = numbers({90, 64}).to(at::kBFloat16), row = numbers({64}).to(at::kBFloat16);
+  const auto exact = [](const Tensor& x, const Tensor& y) { return at::matmul(x.to(at::kDouble), y.to(at::kDouble)); };
+  for (const Library library : {Library::mkl, Library::onednn}) {
+    use(library);
+    const Tensor whole = at::mm(a, b);
+    EXPECT_LT(error(whole, exact(a, b)), 2e-3);
+    EXPECT_LT(error(at::mm(a.t(), whole), exact(a.t(), whole)), 2e-3);
+    EXPECT_LT(error(at::addmm(added, a, b), exact(a, b) + added), 2e-3);
+    EXPECT_LT(error(at::addmm(row, a, b, 1, 0.5), 0.5 * exact(a, b) + row), 2e-3);
+    EXPECT_LT(error(at::addmm(row, a, b, 2, 1), exact(a, b) + 2 * row), 2e-3);
+    const Tensor batches = a.unflatten(0, {3, 30}), weights = b.unsqueeze(0).expand({3, 700, 64});
+    EXPECT_LT(error(at::bmm(batches, weights), exact(batches, weights)), 2e-3);
+    EXPECT_LT(error(at::mm(a.narrow(1, 100, 50), b.narrow(0, 0, 50)), exact(a.narrow(1, 100, 50), b.narrow(0, 0, 50))),
+              2e-3);
+    EXPECT_EQ(at::mm(a.narrow(0, 0, 0), b).size(0), 0);
+    EXPECT_THROW(at::mm(a, a), c10::Error);
+    if (has_bf16_products()) continue;
+    EXPECT_TRUE(same(at::mm(a.narrow(0, 7, 1), b), whole.narrow(0, 7, 1)));
+    at::set_num_threads(3);
+    EXPECT_TRUE(same(at::mm(a, b), whole));
+    EXPECT_TRUE(same(at::bmm(batches, weights).flatten(0, 1), whole));
+    at::set_num_threads(1);
+  }
 }
 
 TEST_F(Matmul, GradientsComeFromAutograd) {
