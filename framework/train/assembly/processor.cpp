@@ -64,6 +64,8 @@ Level held(std::string of, std::span<const Rung> rungs, const Processor& process
   std::string limit = setting.substr(setting.find('=') + 1);
   limit = limit.substr(0, limit.find(','));  // MKL_CBWR=AVX2,STRICT
   std::transform(limit.begin(), limit.end(), limit.begin(), [](unsigned char c) { return std::toupper(c); });
+  if (limit.starts_with("AVX2_")) limit = "AVX2";  // AVX2_E1, AVX2_VNNI: a little more, on lesser processors
+  if (limit.starts_with("AVX512_E")) limit = "AVX512";
   level.used = level.best;
   for (const Rung& rung : rungs) {
     if (rung.name == level.best) return level;
