@@ -45,7 +45,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-class HundredMillion : public testing::TestWithParam<Case> {};
+class HundredMillion : public ::testing::TestWithParam<Case> {};
 
 TEST_P(HundredMillion, IsForetold) {
   static const Subject subject = made_up(testing::whole() ? 768 : 384);
@@ -71,7 +71,7 @@ TEST_P(HundredMillion, IsForetold) {
   EXPECT_GE(first, 0.75);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HundredMillion, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(All, HundredMillion, ::testing::ValuesIn(cases()));
 
 TEST(Cells, OfTheQuickFormHoldEveryChoice) {
   const std::vector<Cell> chosen = covering_cells();
