@@ -177,6 +177,25 @@ class Runner(unittest.TestCase):
         self.assertEqual(self.run_items(self.item("new", {}), cut)[0], 75)
         self.assertEqual(self.run_items(cut)[0], 1, "alone it had all the time that there is")
 
+    def test_an_item_that_hangs_leaves_time_for_the_others(self):
+        self.options.budget, limits = 540, {}
+
+        def hang(name, seconds):
+            def run(machine, timeout):
+                limits[name] = round(timeout, -1)
+                raise subprocess.TimeoutExpired(name, timeout)
+            return self.suite.checks.Item(name, "kernels", seconds, run)
+
+        self.assertEqual(self.run_items(hang("short", 5), hang("long", 120), self.item("after", {})),
+                         (1, {"short": "failed", "long": "failed", "after": "passed"}))
+        self.assertEqual(limits, {"short": 90, "long": 360})
+
+    def test_python_is_asked_only_for_what_compares(self):
+        machine = self.stand_in()
+        with mock.patch.object(self.suite.Machine, "ask_python", side_effect=AssertionError("Python was asked")):
+            self.assertEqual(self.run_items(self.item("ours", {"cases": 1}))[1], {"ours": "passed"})
+        self.assertTrue(machine.compares)
+
     def test_what_an_item_started_ends_with_it(self):
         def hang(machine, timeout):
             machine.call(["sh", "-c", f"sleep 300 & echo $! > {self.options.report}/child; wait"], timeout=1)
@@ -196,7 +215,9 @@ class Runner(unittest.TestCase):
             self.options.device, self.options.python = "cuda:0", "/bin/false"
             machine = self.suite.Machine(self.options)
             self.assertEqual(machine.card, ("unknown", 0, 0.0, ""))
-            self.assertIn("ours alone", machine.facts()[self.suite.VERSIONS])
+            self.assertNotIn(self.suite.VERSIONS, machine.facts())
+            self.assertFalse(machine.compares)
+            self.assertIn("ours alone", machine.versions()[self.suite.VERSIONS])
 
     def stand_in(self, *says):
         """A machine whose Python is STAND_IN."""
