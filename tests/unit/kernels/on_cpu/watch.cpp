@@ -1,5 +1,7 @@
 #include "watch.hpp"
 
+#include <errno.h>  // program_invocation_name
+
 #include <map>
 #include <memory>
 #include <sstream>
@@ -59,7 +61,8 @@ bool before(const Stamp& stamp) {
   else
     text << "address " << static_cast<const void*>(at);
   if (code != nullptr)
-    text << ", by addr2line -e PROGRAM 0x" << std::hex << static_cast<const char*>(code) - &__executable_start - 1;
+    text << ", by addr2line -Cfie " << program_invocation_name << " 0x" << std::hex
+         << static_cast<const char*>(code) - &__executable_start - 1;
   fail(text.str());
 }
 
