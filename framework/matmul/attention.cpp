@@ -53,12 +53,9 @@ bool multiplies_floats() {
   return there;
 }
 
-/// fp32 where oneDNN is chosen; bf16 there, too, and with either library where it must be widened.
 bool takes(at::ScalarType type, int64_t width) {
-  if (!multiplies_floats()) return false;
-  const bool widened = type == at::kBFloat16 && widens();
-  const bool pairs = type == at::kBFloat16 && width % 2 == 0 && has_bf16_products();
-  return widened || (used() == Library::onednn && (type == at::kFloat || pairs));
+  if (!in_use() || !multiplies_floats()) return false;
+  return type == at::kFloat || (type == at::kBFloat16 && (width % 2 == 0 || !has_bf16_products()));
 }
 
 bool is_given(const std::optional<Tensor>& mask) { return mask.has_value() && mask->defined(); }

@@ -122,7 +122,7 @@ bool takes_bf16(const Tensor& x, const Tensor& weight, const Convolved& c) {
   const auto all = [](at::IntArrayRef list, int64_t value) {
     return std::all_of(list.begin(), list.end(), [&](int64_t one) { return one == value; });
   };
-  return widens() && is_bf16(x, 4) && is_bf16(weight, 4) && !c.transposed && c.groups == 1 && all(c.dilation, 1) &&
+  return is_bf16(x, 4) && is_bf16(weight, 4) && !c.transposed && c.groups == 1 && all(c.dilation, 1) &&
          all(c.stride, c.stride[0]) && x.size(1) == weight.size(1);
 }
 
@@ -176,10 +176,7 @@ Library suited() {
 
 void use(Library library) {
   chosen() = library;
-  const bool ours = library == Library::onednn || !has_bf16_products();
-  if (ours == (registered() != nullptr)) return;
-  registered().reset();
-  if (!ours) return;
+  if (in_use()) return;
   Quiet quiet;
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   registered() =
@@ -196,7 +193,7 @@ void use(Library library) {
 
 Library used() { return chosen(); }
 
-bool widens() { return registered() != nullptr && !has_bf16_products(); }
+bool in_use() { return registered() != nullptr; }
 
 void use_libtorchs() {
   chosen() = Library::mkl;

@@ -14,15 +14,15 @@ enum class Library { mkl, onednn };
 /// on the same one takes the same library.
 Library suited();
 /// `mm`, `addmm` and `bmm` of dense fp32 CPU tensors go to `library` from now on, in every thread and below autograd.
-/// Small products, strided views and other dtypes stay with LibTorch's choice. With oneDNN attention goes to our kernel
-/// (attention.hpp). With either, products of bf16 go to trainer::multiply where the processor has none. The two round differently; each gives the same bits for the same shapes and thread count. Not to be
+/// Small products, strided views and other dtypes stay with LibTorch's choice. With either, attention goes to our kernel
+/// (attention.hpp), and products of bf16 go to trainer::multiply where the processor has none. The two round differently; each gives the same bits for the same shapes and thread count. Not to be
 /// called while another thread computes.
 void use(Library library);
 [[nodiscard]] Library used();
 /// All of LibTorch's own kernels come back, as when a process starts. For tests and benches.
 void use_libtorchs();
-/// Whether products of bf16 are ours: since use() on a processor that has none.
-[[nodiscard]] bool widens();
+/// Whether anything is ours: since use().
+[[nodiscard]] bool in_use();
 /// "mkl" or "onednn".
 std::string name_of(Library library);
 

@@ -80,7 +80,8 @@ void Convolution::pack() {
   if (packed) return;
   if (!can_pack(weight)) {
     // As the host's products of patches read it, where the processor has none of bf16.
-    if (weight.is_cpu()) weight = weight.contiguous(at::MemoryFormat::ChannelsLast);
+    if (weight.is_cpu() && weight.scalar_type() == at::kBFloat16)
+      weight = weight.contiguous(at::MemoryFormat::ChannelsLast);
     return;
   }
   weight = reordered(weight, padding, stride);

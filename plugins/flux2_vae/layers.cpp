@@ -4,8 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <trainer/sdk/ops/products.hpp>
 #include <ATen/ops/upsample_nearest2d.h>
+#include <trainer/sdk/ops/products.hpp>
 
 namespace trainer::flux2_vae {
 namespace {
