@@ -41,8 +41,7 @@ const std::vector<Field<Train>>& train_fields() {
           {.key = "matmul",
            .choices = {"auto", "mkl", "onednn"},
            .help = "Library for fp32 matrix products on the CPU. auto: oneDNN on processors with AVX-512 that are not "
-                   "Intel's, where it is about twice as fast as MKL, elsewhere MKL. With oneDNN attention is computed "
-                   "by its products too, of fp32 and of bf16. They round differently."}),
+                   "Intel's, where it is about twice as fast as MKL, elsewhere MKL. They round differently."}),
   };
   return fields;
 }

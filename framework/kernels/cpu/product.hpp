@@ -19,6 +19,7 @@ struct Products {
   static constexpr int64_t kRows = kRegisterBytes == 64 ? 14 : 6;
   static constexpr int64_t kColumns = 2 * kLanes;
   static constexpr int64_t kAhead = 64, kRun = 8;
+  static constexpr int64_t kLine = 64 / sizeof(Scalar);  ///< of a cache
 
   static void run(const Product& p, void* memory, int64_t begin, int64_t end) {
     const ProductBuffers<Scalar> buffers(p, Carve(memory));
@@ -67,9 +68,11 @@ struct Products {
       if (p.b.column_step == 1) {
         // Some rows at a time, as they lie in memory: strips are a power of two apart, which caches do not like.
         for (int64_t k = 0; k < terms.count; k += kRun)
-          for (int64_t column = 0; column < tile.columns; column += kColumns)
+          for (int64_t column = 0; column < tile.columns; column += kColumns) {
+            for (int64_t i = kRun; i < 2 * kRun; ++i) __builtin_prefetch(from + (k + i) * p.b.row_step + column);
             widen(from + k * p.b.row_step + column, p.b.row_step, std::min(kRun, terms.count - k),
                   std::min(kColumns, tile.columns - column), to + column * terms.count + k * kColumns, kColumns);
+          }
       } else {
         for (int64_t column = 0; column < tile.columns; column += kColumns)
           widen_turned(from + column * p.b.column_step, p.b.column_step, std::min(kColumns, tile.columns - column),
@@ -130,10 +133,13 @@ struct Products {
       const Scalar* const right = buffers.right + column * terms.count;
       const int64_t columns = std::min(kColumns, tile.columns - column);
       if (terms.last) fetch(p, tile, first_row + row, count, column + (by_rows ? kAhead : 0));
-      if (columns > kLanes)
-        sum<decltype(count)::value, 2>(from, left.step, right, terms.count, sums);
+      constexpr int64_t kHeight = decltype(count)::value;
+      if (columns <= kLanes)
+        sum<kHeight, 1, true>(from, left.step, right, terms.count, sums);
+      else if (tile.columns <= kColumns)  // each row is used once: the next ones are asked for
+        sum<kHeight, 2, true>(from, left.step, right, terms.count, sums);
       else
-        sum<decltype(count)::value, 1>(from, left.step, right, terms.count, sums);
+        sum<kHeight, 2, false>(from, left.step, right, terms.count, sums);
       put(p, buffers, tile, terms, {first_row + row, count, column, columns}, sums);
     };
     const auto columns_of = [&](const auto& body) {
@@ -151,10 +157,12 @@ struct Products {
 
   template <typename Body>
   TRAINER_INLINE static void in_some_rows(int64_t rows, const Body& body) {
-    if constexpr (kRows > 8)
+    if constexpr (kRows > 8) {
+      if (rows > kRows && rows <= 16) return in_rows<8, 4, 2, 1>(rows, body);  // two halves are less than 14 and a rest
       in_rows<kRows, 8, 4, 2, 1>(rows, body);
-    else
+    } else {
       in_rows<kRows, 4, 2, 1>(rows, body);
+    }
   }
   /// body(row, size) over [0, rows) in blocks of the first size, then of the smaller ones.
   template <int64_t kFirst, int64_t... kRest, typename Body>
@@ -164,19 +172,30 @@ struct Products {
   }
 
   /// sums [kHeight, kColumns] = left [kHeight, terms] right [terms, kVectors vectors].
-  template <int64_t kHeight, int64_t kVectors>
+  template <int64_t kHeight, int64_t kVectors, bool kFetches>
   static void sum(const Scalar* left, int64_t step, const Scalar* right, int64_t terms, Scalar* sums) {
-    V total[kHeight][kVectors] = {};
+    V total[kHeight][kVectors];  // in registers: every loop over it is unrolled
+#pragma GCC unroll 14
+    for (int64_t row = 0; row < kHeight; ++row)
+#pragma GCC unroll 2
+      for (int64_t v = 0; v < kVectors; ++v) total[row][v] = V{};
     for (int64_t k = 0; k < terms; ++k) {
+      if constexpr (kFetches)
+        if (k % kLine == 0)
+          for (int64_t row = 0; row < kHeight; ++row) __builtin_prefetch(left + (kHeight + row) * step + k);
       V columns[kVectors];
+#pragma GCC unroll 2
       for (int64_t v = 0; v < kVectors; ++v) columns[v] = Widened<Scalar>::load(right + k * kColumns + v * kLanes);
 #pragma GCC unroll 14
       for (int64_t row = 0; row < kHeight; ++row) {
         const V one = repeated(left[row * step + k]);
+#pragma GCC unroll 2
         for (int64_t v = 0; v < kVectors; ++v) total[row][v] += one * columns[v];
       }
     }
+#pragma GCC unroll 14
     for (int64_t row = 0; row < kHeight; ++row)
+#pragma GCC unroll 2
       for (int64_t v = 0; v < kVectors; ++v) Widened<Scalar>::store(sums + row * kColumns + v * kLanes, total[row][v]);
   }
 
