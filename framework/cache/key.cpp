@@ -2,9 +2,6 @@
 
 #include <base/hash.hpp>
 
-#include <bit>
-#include <type_traits>
-
 namespace trainer::cache {
 namespace {
 
@@ -19,36 +16,7 @@ void add(FieldHash& hash, const EncoderIdentity& encoder) {
   }
 }
 
-void add(FieldHash& hash, const Value& value) {
-  hash.add(static_cast<int64_t>(value.data.index()));
-  std::visit(
-      [&](const auto& typed) {
-        using Type = std::decay_t<decltype(typed)>;
-        if constexpr (std::is_same_v<Type, std::monostate>) {
-        } else if constexpr (std::is_same_v<Type, std::string>) {
-          hash.add(typed);
-        } else if constexpr (std::is_same_v<Type, double>) {
-          hash.add(std::bit_cast<int64_t>(typed));
-        } else if constexpr (std::is_same_v<Type, Array>) {
-          hash.add(static_cast<int64_t>(typed.size()));
-          for (const Value& item : typed) add(hash, item);
-        } else if constexpr (std::is_same_v<Type, Table>) {
-          hash.add(static_cast<int64_t>(typed.size()));
-          for (const auto& [name, item] : typed) hash.add(name), add(hash, item);
-        } else {
-          hash.add(static_cast<int64_t>(typed));
-        }
-      },
-      value.data);
-}
-
 }  // namespace
-
-std::string options_identity(const Options& options) {
-  FieldHash hash;
-  add(hash, Value{options.values()});
-  return hash.hex();
-}
 
 std::string latents_key(const EncoderIdentity& autoencoder, std::string_view content, const data::Bucket& size) {
   FieldHash hash;

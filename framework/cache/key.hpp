@@ -3,7 +3,6 @@
 #pragma once
 
 #include <data/buckets.hpp>
-#include <trainer/sdk/options.hpp>
 
 #include <string>
 #include <string_view>
@@ -16,12 +15,9 @@ struct EncoderIdentity {
   std::string component;  ///< its code: plugin version, fingerprint or hash of the library
   std::string weights;    ///< WeightSource::identity
   std::string tokenizer;  ///< hash of tokenizer.json; empty for an autoencoder
-  std::string options;    ///< options_identity of its recipe section: template, max_tokens, layers, ...
+  std::string options;    ///< recipe::options_identity of its section: template, max_tokens, layers, ...
   std::string dtype;      ///< compute dtype, "bf16" or "fp32"
 };
-
-/// A hash of names and values, the same for equal options.
-std::string options_identity(const Options& options);
 
 /// `content`: hash of the image file's bytes; `size`: what it is resized and cropped to.
 std::string latents_key(const EncoderIdentity& autoencoder, std::string_view content, const data::Bucket& size);

@@ -4,7 +4,7 @@
 namespace trainer::cli {
 
 void add_doctor(CLI::App& app, Common& common) {
-  CLI::App* command = app.add_subcommand("doctor", "Show which LibTorch, libraries and devices are really used");
+  CLI::App* command = app.add_subcommand("doctor", "Show which LibTorch, libraries, devices and instructions are really used, and what slows them");
   command->footer("Example: trainer doctor");
   command->callback([&common] {
     common.action = [&common] {

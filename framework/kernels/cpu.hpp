@@ -48,12 +48,8 @@ struct CpuKernels {
   /// Gradient of the gate, [samples, width] dense: the sums of grad y; units are samples x kColumns columns.
   void (*gated_residual_sums)(const GatedResidual&, const void* grad, void* grad_gate, int64_t begin, int64_t end);
 
-  /// low [rows, rank] = factor x weight^T.
-  void (*low_rank_down)(const LowRank&, void* low, int64_t begin, int64_t end);
-  /// y [rows, width] = x + factor low weight; x may be null, for 0, and may be y.
-  void (*low_rank_up)(const LowRank&, const void* low, void* y, int64_t begin, int64_t end);
-  /// grad_weight [rank, width] = factor low^T x; units are kOuterColumns columns.
-  void (*low_rank_outer)(const LowRank&, const void* low, void* grad_weight, int64_t begin, int64_t end);
+  /// Units are product_units(); `buffer`: product_bytes(), on 64 bytes.
+  void (*product)(const Product&, void* buffer, int64_t begin, int64_t end);
 
   /// y and the logarithms of the sums, fp32, one a row; attention_units(). `buffer`: attention_bytes().
   void (*attention)(const Attention&, HeadsOut y, HeadsOut log_sums, void* buffer, int64_t begin, int64_t end);
@@ -67,9 +63,14 @@ int64_t attention_units(const Attention&);
 int64_t attention_bytes(const Attention&);
 int64_t attention_grad_bytes(const Attention&);
 
-constexpr int64_t kOuterColumns = 512;  ///< of a unit of low_rank_outer
-constexpr int64_t kColumns = 64;        ///< of a unit of modulated_norm_sums and gated_residual_sums
-constexpr int64_t kTokens = 64;         ///< of a unit of norm_rope_sums
+/// Sets the tiles of a product that so many threads share. They change no bit of the result.
+void cut(Product&, int64_t threads);
+int64_t product_units(const Product&);
+/// What a thread needs of memory; the same at every level.
+int64_t product_bytes(const Product&);
+
+constexpr int64_t kColumns = 64;  ///< of a unit of modulated_norm_sums and gated_residual_sums
+constexpr int64_t kTokens = 64;   ///< of a unit of norm_rope_sums
 
 /// Those that this processor runs, the best last.
 const std::vector<const CpuKernels*>& cpu_levels();

@@ -11,8 +11,8 @@ namespace trainer::kernels {
 
 enum class Dtype : int32_t { f32, bf16, f64 };
 
-/// y = LayerNorm(x) (1 + scale) + shift over rows of `width`; row r belongs to sample r / rows_per_sample.
-/// After torch's layer_norm without affine parameters: biased variance, 1 / sqrt(variance + eps).
+/// y = LayerNorm(x) (1 + scale) + shift over rows of `width`; row r belongs to sample r / rows_per_sample, samples
+/// are whole. After torch's layer_norm without affine parameters: biased variance, 1 / sqrt(variance + eps).
 struct ModulatedNorm {
   Dtype dtype;
   int64_t rows, width, rows_per_sample;
@@ -42,23 +42,12 @@ struct SwiGlu {
   int64_t x_step, before_step;  ///< from a row to the next
 };
 
-/// x + gate y over rows of `width`; row r belongs to sample r / rows_per_sample.
+/// x + gate y over rows of `width`; row r belongs to sample r / rows_per_sample, samples are whole.
 struct GatedResidual {
   Dtype dtype;
   int64_t rows, width, rows_per_sample;
   const void *x, *gate, *y;  ///< x, y [rows, width] dense, null where a kernel reads none; gate one row a sample
   int64_t gate_step;         ///< from a sample to the next; 0: one for all
-};
-
-/// Products of a low-rank adapter with data of `width` columns: weight [rank, width] and the narrow matrix `low`
-/// [rows, rank] are fp32 for fp32 and bf16 data, fp64 for fp64; both dense.
-struct LowRank {
-  Dtype dtype;
-  int64_t rows, width, rank;
-  double factor;
-  const void *x;       ///< data [rows, width]
-  int64_t x_step;      ///< from a row to the next
-  const void *weight;  ///< null where the weight is the result
 };
 
 /// fp32 numbers as sums of bf16 ones: part 0 is factor x rounded, part 1 what that leaves out rounded, part 2 what both
@@ -71,6 +60,38 @@ struct Bf16Parts {
   int64_t slot_step, row_step;  ///< of y, in elements
   int32_t order[kSlots];
   void *y;
+};
+
+/// A matrix, or one of each of a batch: elements of a row, or those of a column, lie side by side.
+struct Matrix {
+  const void *data;
+  Dtype dtype;
+  int64_t row_step, column_step;  ///< one of them is 1
+  int64_t batch_step;             ///< from a matrix to the next; 0: one for all
+};
+
+/// Pictures [samples, height, width, channels] whose patches are the rows of a matrix, each [kernel_height, kernel_width,
+/// channels], with zeros where it reaches beyond the picture.
+struct Patches {
+  int64_t height, width, channels, kernel_height, kernel_width;
+  int64_t step, down, across;      ///< from a patch to the next; how far the first begins above and left of the picture
+  int64_t out_height, out_width;   ///< patches down and across
+  int64_t sample_step, row_step;   ///< of the pictures; a pixel's channels, and a row's pixels, lie side by side
+};
+
+/// c = factor a b + base for each of `batches` matrices, a [m, k], b [k, n]. fp32 and bf16 in any mixture, summed in
+/// fp32 and rounded once, or all fp64. An element of c depends on its row, its column and k alone: neither on the
+/// other rows nor on how the product is cut, and it is the same on every processor with fused multiply-adds.
+struct Product {
+  int64_t batches, m, n, k;
+  Matrix a, b;
+  double factor;
+  Matrix base;  ///< of c's type, rows dense (or row_step 0: one row for all); may be c itself; null: nothing is added
+  Dtype type;   ///< of c
+  void *c;
+  int64_t c_step, c_batch_step;
+  int64_t tile_rows, tile_columns;   ///< of c that a unit computes (cpu.hpp: cut())
+  const Patches *patches = nullptr;  ///< where given, a's rows are those of the pictures at a.data
 };
 
 /// Rows of attention heads, [samples, tokens, heads] of them, at any steps; a row is `width` elements.
@@ -87,13 +108,16 @@ using HeadsOut = Heads<void *>;
 using Multiply = void (*)(Dtype, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
                           const void *a, const void *b, float *c);
 
-/// y = softmax(scale q k^T) v for each head, without a mask. fp32 or bf16 (with an even width).
+/// y = softmax(scale q k^T + mask) v for each head. fp32 or bf16 (with an even width).
 struct Attention {
   Dtype dtype;
+  bool widened;  ///< bf16 is multiplied as fp32, for a processor without products of bf16
   int64_t samples, heads, queries, keys, width;
   double scale;
   HeadsIn q, k, v;
   Multiply multiply;
+  HeadsIn mask{};       ///< of the dtype, a row of `keys` for each query; null: none. Forward alone, as is `causal`:
+  bool causal = false;  ///< a query sees the keys up to its own place
 };
 
 }  // namespace trainer::kernels

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 #include <kernels/cpu.hpp>
 #include <matmul/matmul.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <array>
 #include <cmath>
@@ -26,8 +27,8 @@ namespace {
 
 using at::Tensor;
 
-void multiply(kernels::Dtype dtype, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
-              const void* a, const void* b, float* c) {
+void small_product(kernels::Dtype dtype, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc,
+                   bool add, const void* a, const void* b, float* c) {
   if (dtype == kernels::Dtype::f32)
     at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, static_cast<const float*>(a), static_cast<const float*>(b),
                                 c, /*paired=*/false);
@@ -36,28 +37,38 @@ void multiply(kernels::Dtype dtype, int64_t m, int64_t n, int64_t k, int64_t lda
                                 static_cast<const at::BFloat16*>(b), c, /*paired=*/true);
 }
 
-/// oneDNN has products of pairs on a processor with AVX-512, unless the environment keeps it from them: then it
-/// refuses.
-bool multiplies_pairs() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bf16") == 0) return false;
-  try {
-    const std::array<at::BFloat16, 4> ones{1, 1, 1, 1};
-    float sum = 0;
-    multiply(kernels::Dtype::bf16, 1, 1, 2, 2, 1, 1, false, ones.data(), ones.data(), &sum);
-    at::native::cpublas::brgemm_release(true);
-    return sum == 2;
-  } catch (const c10::Error&) {
-    return false;
-  }
-#else
-  return false;
-#endif
+/// oneDNN has small products of fp32 on a processor with AVX2.
+bool multiplies_floats() {
+  static const bool there = [] {
+    try {
+      const float one = 1;
+      float sum = 0;
+      small_product(kernels::Dtype::f32, 1, 1, 1, 1, 1, 1, false, &one, &one, &sum);
+      at::native::cpublas::brgemm_release(false);
+      return sum == 1;
+    } catch (const c10::Error&) {
+      return false;
+    }
+  }();
+  return there;
 }
 
 bool takes(at::ScalarType type, int64_t width) {
-  static const bool pairs = multiplies_pairs();
-  return type == at::kFloat || (type == at::kBFloat16 && width % 2 == 0 && pairs);
+  if (!in_use() || !multiplies_floats()) return false;
+  return type == at::kFloat || (type == at::kBFloat16 && (width % 2 == 0 || !has_bf16_products()));
+}
+
+bool is_given(const std::optional<Tensor>& mask) { return mask.has_value() && mask->defined(); }
+
+/// What is added to scores: no trained numbers, of the queries' dtype, [queries, keys] or [B, H, queries, keys] or one
+/// for all of B or H.
+bool takes(const Tensor& mask, const Tensor& q, const Tensor& k) {
+  if (mask.scalar_type() != q.scalar_type() || mask.requires_grad() || mask.stride(-1) != 1 ||
+      (mask.dim() != 2 && mask.dim() != 4) || mask.size(-2) != q.size(2) || mask.size(-1) != k.size(2))
+    return false;
+  for (int64_t i = 0; i + 2 < mask.dim(); ++i)
+    if (mask.size(i) != 1 && mask.size(i) != q.size(i)) return false;
+  return true;
 }
 
 Tensor with_dense_rows(const Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
@@ -74,7 +85,9 @@ Tensor result_like(const Tensor& t) {
 }
 
 kernels::Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, std::optional<double> scale) {
-  return {q.scalar_type() == at::kFloat ? kernels::Dtype::f32 : kernels::Dtype::bf16,
+  const bool wide = q.scalar_type() == at::kFloat;
+  return {wide ? kernels::Dtype::f32 : kernels::Dtype::bf16,
+          !wide && !has_bf16_products(),
           q.size(0),
           q.size(1),
           q.size(2),
@@ -84,7 +97,13 @@ kernels::Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, 
           reads(q),
           reads(k),
           reads(v),
-          &multiply};
+          &small_product};
+}
+
+kernels::HeadsIn mask_of(const std::optional<Tensor>& mask) {
+  if (!is_given(mask)) return {};
+  const auto step = [&](int64_t i) { return mask->dim() == 4 && mask->size(i) > 1 ? mask->stride(i) : 0; };
+  return {mask->is_meta() ? nullptr : mask->const_data_ptr(), step(0), mask->stride(-2), step(1)};
 }
 
 /// body(buffer, begin, end) over [0, units), each thread with its own buffer.
@@ -94,7 +113,7 @@ void for_units(const kernels::Attention& a, int64_t units, const Tensor& buffers
   auto* const memory = static_cast<std::byte*>(buffers.mutable_data_ptr());
   at::parallel_for(0, units, 1, [&](int64_t begin, int64_t end) {
     body(memory + at::get_thread_num() * buffers.size(1), begin, end);
-    at::native::cpublas::brgemm_release(a.dtype == kernels::Dtype::bf16);
+    at::native::cpublas::brgemm_release(a.dtype == kernels::Dtype::bf16 && !a.widened);
   });
 }
 
@@ -104,15 +123,16 @@ Tensor buffers(const Tensor& q, int64_t bytes) {
 
 std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal,
                                    const std::optional<Tensor>& mask, std::optional<double> scale) {
-  if (!takes_attention(q, k, v, {dropout, causal, mask, scale}))
+  const AttentionOptions options{dropout, causal, mask, scale};
+  if (!takes_attention(q, k, v, options))
     return at::native::_scaled_dot_product_flash_attention_cpu(q, k, v, dropout, causal, mask, scale);
-  return attention(q, k, v, scale);
+  return attention(q, k, v, options);
 }
 
 std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                             const Tensor& output, const Tensor& log_sums, double dropout, bool causal,
                                             const std::optional<Tensor>& mask, std::optional<double> scale) {
-  if (!grad.defined() || !takes_attention(q, k, v, {dropout, causal, mask, scale}))
+  if (!grad.defined() || !takes_attention_grad(q, k, v, {dropout, causal, mask, scale}))
     return at::native::_scaled_dot_product_flash_attention_cpu_backward(grad, q, k, v, output, log_sums, dropout,
                                                                         causal, mask, scale);
   return attention_grad(grad, q, k, v, output, log_sums, scale);
@@ -121,21 +141,27 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& q,
 }  // namespace
 
 bool takes_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  if (used() != Library::onednn || options.dropout != 0 || options.causal ||
-      (options.mask.has_value() && options.mask->defined()))
-    return false;
+  if (options.dropout != 0) return false;
   for (const Tensor* t : {&q, &k, &v})
     if (t->dim() != 4 || t->numel() == 0 || t->stride(-1) != 1 || t->scalar_type() != q.scalar_type() ||
         t->stride(2) < t->size(3))  // rows that overlap, as expanded ones do, are none of oneDNN's
       return false;
   const bool same_heads = q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3);
-  return same_heads && k.sizes() == v.sizes() && takes(q.scalar_type(), q.size(3));
+  return same_heads && k.sizes() == v.sizes() && takes(q.scalar_type(), q.size(3)) &&
+         (!is_given(options.mask) || takes(*options.mask, q, k));
 }
 
-std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v, std::optional<double> scale) {
+bool takes_attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  return !options.causal && !is_given(options.mask) && takes_attention(q, k, v, options);
+}
+
+std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const AttentionOptions& options) {
   const Tensor output = result_like(q);
   const Tensor log_sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
-  const kernels::Attention a = arguments(q, k, v, scale);
+  kernels::Attention a = arguments(q, k, v, options.scale);
+  a.mask = mask_of(options.mask);
+  a.causal = options.causal;
   for_units(a, kernels::attention_units(a), buffers(q, kernels::attention_bytes(a)),
             [&](void* buffer, int64_t begin, int64_t end) {
               kernels::cpu_kernels().attention(a, writes(output), writes(log_sums), buffer, begin, end);

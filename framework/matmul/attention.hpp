@@ -1,5 +1,6 @@
-/// @file Attention on the CPU by oneDNN's small products in place of LibTorch's kernel, which multiplies fp32 with MKL
-/// and makes a primitive for each small product of bf16. Measured and why: docs/adr/0009-attention-on-the-cpu.md.
+/// @file Attention on the CPU by oneDNN's small products in place of LibTorch's kernel, which makes a primitive for each
+/// small product of bf16, and whose bits depend on threads where MKL has several. Measured and why:
+/// docs/adr/0009-attention-on-the-cpu.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,16 +22,19 @@ struct AttentionOptions {
   std::optional<double> scale;
 };
 
-/// Whether attention of such tensors [B, H, S, D] is computed here: fp32, or bf16 with an even D, without mask and
-/// dropout, while oneDNN is in use (use()) and has products for this processor. A function of shapes, dtype and that
-/// alone; asked of meta tensors, it answers for the CPU's.
+/// Whether attention of such tensors [B, H, S, D] is computed here, without dropout, since use(): fp32, or bf16 with an
+/// even D (any, where the processor has no products of bf16 and it is widened), if oneDNN has products of fp32 for this
+/// processor. A function of shapes, dtype and that alone; asked of meta tensors, it answers for the CPU's.
 bool takes_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options);
+/// The same of its gradients, which are computed without mask and causality alone.
+bool takes_attention_grad(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const AttentionOptions& options);
 
 /// Output [B, H, S, D] and log-sum-exp [B, H, S] in fp32, both laid out as [B, S, H, ...], as LibTorch's kernel gives
 /// them. On meta tensors: what it allocates, buffers of each thread included. A head's result is the same with any
-/// number of threads.
+/// number of threads. A query that sees no key gets zeros.
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                             std::optional<double> scale);
+                                             const AttentionOptions& options);
 /// Gradients of q, k and v, laid out as [B, S, H, D].
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_grad(const at::Tensor& grad, const at::Tensor& q,
                                                               const at::Tensor& k, const at::Tensor& v,

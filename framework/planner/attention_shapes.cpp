@@ -65,7 +65,8 @@ at::TensorOptions accumulator(const Tensor& tensor) {
 /// q, k, v [B, H, S, D] -> output [B, H, S, D] and log-sum-exp [B, H, S], both laid out as [B, S, H, ...].
 std::tuple<Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal,
                                  const Mask& mask, std::optional<double> scale) {
-  if (matmul::takes_attention(q, k, v, {dropout, causal, mask, scale})) return matmul::attention(q, k, v, scale);
+  const matmul::AttentionOptions options{dropout, causal, mask, scale};
+  if (matmul::takes_attention(q, k, v, options)) return matmul::attention(q, k, v, options);
   const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), width = q.size(3);
   Tensor output = at::empty({batch, queries, heads, width}, q.options());
   Tensor log_sum = at::empty({batch, queries, heads}, accumulator(q));
@@ -79,7 +80,7 @@ std::tuple<Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor&
 std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                                   const Tensor& output, const Tensor& log_sums, double dropout,
                                                   bool causal, const Mask& mask, std::optional<double> scale) {
-  if (matmul::takes_attention(q, k, v, {dropout, causal, mask, scale}))
+  if (matmul::takes_attention_grad(q, k, v, {dropout, causal, mask, scale}))
     return matmul::attention_grad(grad, q, k, v, output, log_sums, scale);
   const auto like = [](const Tensor& tensor) {
     return at::empty({tensor.size(0), tensor.size(2), tensor.size(1), tensor.size(3)}, tensor.options());

@@ -27,13 +27,6 @@ std::vector<std::filesystem::path> manifest_files(const std::filesystem::path& f
   return files;
 }
 
-const Manifest* same_of(const std::vector<Manifest>& all, const Manifest& one) {
-  const auto it = std::find_if(all.begin(), all.end(), [&](const Manifest& other) {
-    return other.schema.kind == one.schema.kind && other.schema.name == one.schema.name;
-  });
-  return it == all.end() ? nullptr : &*it;
-}
-
 /// With what comes with the program, built in or as a plugin. Two of others: the folder that is named first counts.
 std::optional<Clash> clash_with(const std::vector<Manifest>& before, const Manifest& one) {
   const auto text = [&](const std::string& theirs, const std::string& ours) {
@@ -48,7 +41,7 @@ std::optional<Clash> clash_with(const std::vector<Manifest>& before, const Manif
     for (const recipe::ComponentSchema& schema : recipe::builtin_components())
       if (schema.kind == one.schema.kind && schema.name == one.schema.name)
         return Clash{schema.kind, schema.name, text(one.file.string(), ", which is built in")};
-  const Manifest* const other = same_of(before, one);
+  const Manifest* const other = find_manifest(before, one.schema.kind, one.schema.name);
   if (other == nullptr || is_own(one) == is_own(*other)) return std::nullopt;
   std::error_code error;  // the same folder under two names is no second plugin
   if (std::filesystem::equivalent(one.file, other->file, error)) return std::nullopt;
@@ -100,6 +93,12 @@ Manifest read_manifest(const std::filesystem::path& file) {
   return parse_manifest(text, file);
 }
 
+const Manifest* find_manifest(const std::vector<Manifest>& all, std::string_view kind, std::string_view name) {
+  const auto it = std::find_if(all.begin(), all.end(),
+                               [&](const Manifest& one) { return one.schema.kind == kind && one.schema.name == name; });
+  return it == all.end() ? nullptr : &*it;
+}
+
 Found find_manifests(const std::vector<SearchFolder>& folders) {
   Found found;
   for (const auto& [folder, origin] : folders) {
@@ -109,7 +108,8 @@ Found find_manifests(const std::vector<SearchFolder>& folders) {
         manifest.origin = origin;
         if (std::optional<Clash> clash = clash_with(found.manifests, manifest))
           found.clashes.push_back(std::move(*clash));
-        if (same_of(found.manifests, manifest) == nullptr) found.manifests.push_back(std::move(manifest));
+        if (find_manifest(found.manifests, manifest.schema.kind, manifest.schema.name) == nullptr)
+          found.manifests.push_back(std::move(manifest));
       } catch (const Error& error) {
         found.problems.emplace_back(error.what());
       }
@@ -121,6 +121,12 @@ Found find_manifests(const std::vector<SearchFolder>& folders) {
 void require_unambiguous(const Found& found, const std::string& kind, const std::string& name) {
   for (const Clash& clash : found.clashes)
     if (clash.kind == kind && clash.name == name) throw PluginError(name, "find", clash.text);
+}
+
+const recipe::ComponentSchema& schema_of(const Found& found, std::string_view kind, std::string_view name) {
+  static const recipe::ComponentSchema none;
+  const Manifest* manifest = find_manifest(found.manifests, kind, name);
+  return manifest == nullptr ? none : manifest->schema;
 }
 
 std::vector<recipe::ComponentSchema> schemas(const Found& found) {

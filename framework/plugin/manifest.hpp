@@ -51,8 +51,14 @@ struct Found {
 /// Reads all manifests of `folders`. A folder that does not exist is skipped; a bad manifest hides no other.
 Found find_manifests(const std::vector<SearchFolder>& folders);
 
+/// The manifest of a component; nullptr where there is none.
+const Manifest* find_manifest(const std::vector<Manifest>& all, std::string_view kind, std::string_view name);
+
 /// Throws PluginError (find) when the name is that of a clash.
 void require_unambiguous(const Found& found, const std::string& kind, const std::string& name);
+
+/// The schema of a component; one without options for what has no manifest.
+const recipe::ComponentSchema& schema_of(const Found& found, std::string_view kind, std::string_view name);
 
 /// Schemas of what was found. Throws PluginError (find) when there is a clash.
 std::vector<recipe::ComponentSchema> schemas(const Found& found);

@@ -8,6 +8,7 @@
 #include <checkpoint/signals.hpp>
 #include <data/holdout.hpp>
 #include <recipe/load.hpp>
+#include <recipe/options_identity.hpp>
 #include <sampling/guidance.hpp>
 #include <train/artifacts/identities.hpp>
 #include <train/assembly/device.hpp>
@@ -42,10 +43,8 @@ class CachedSource final : public BatchSource {
 
 /// Version and content of the library that makes a component: changed code makes a changed cache.
 std::string component_identity(Assembly& assembly, const std::string& kind, const std::string& name) {
-  for (const plugin::Manifest& manifest : assembly.loader().found().manifests)
-    if (manifest.schema.kind == kind && manifest.schema.name == name)
-      return manifest.version + " " + xxh128_file(manifest.library);
-  return {};
+  const plugin::Manifest* manifest = plugin::find_manifest(assembly.loader().found().manifests, kind, name);
+  return manifest == nullptr ? "" : manifest->version + " " + xxh128_file(manifest->library);
 }
 
 cache::EncoderIdentity identity_of(Assembly& assembly, const std::string& kind, const recipe::Component& component,
@@ -55,7 +54,8 @@ cache::EncoderIdentity identity_of(Assembly& assembly, const std::string& kind, 
   identity.component = component_identity(assembly, kind, component.kind);
   if (const auto* files = dynamic_cast<const weights::ModelFiles*>(weights))
     identity.weights = files->identity() + " " + xxh128(files->config().value_or(""));
-  identity.options = cache::options_identity(component.options);
+  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.loader().found(), kind, component.kind);
+  identity.options = recipe::options_identity(component.options, schema);
   identity.dtype = component.dtype;
   return identity;
 }

@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 #include <base/files.hpp>
@@ -13,6 +12,7 @@
 #include <train/artifacts/identities.hpp>
 #include <train/artifacts/same_run.hpp>
 #include <train/assembly/device.hpp>
+#include <train/assembly/processor.hpp>
 #include <train/run.hpp>
 
 namespace trainer::train {
@@ -200,7 +200,6 @@ std::map<std::string, std::string> Run::fingerprints() const {
   std::map<std::string, std::string> all{{"trainer", TRAINER_VERSION},
                                          {"torch", TORCH_VERSION},
                                          {"threads", std::to_string(at::get_num_threads())},
-                                         {"processor", at::get_cpu_capability()},
                                          {"devices", types_of(assembly_.devices())},
                                          {"cuda", cuda_versions(assembly_.devices())},
                                          {"processes", std::to_string(ranks_.size())},
@@ -208,6 +207,7 @@ std::map<std::string, std::string> Run::fingerprints() const {
                                          {"data", prepared_.data_identity},
                                          {"encoders", prepared_.encoders_identity},
                                          {"formats", loaded_.memory.format_name()}};
+  all.merge(levels_record());
   all.insert(weights_.begin(), weights_.end());
   return all;
 }

@@ -77,7 +77,13 @@ Convolution::Convolution(TensorSupply& supply, const std::string& name, int64_t 
       padding(step == 1 ? kernel / 2 : 0) {}
 
 void Convolution::pack() {
-  if (packed || !can_pack(weight)) return;
+  if (packed) return;
+  if (!can_pack(weight)) {
+    // As the host's products of patches read it, where the processor has none of bf16.
+    if (weight.is_cpu() && weight.scalar_type() == at::kBFloat16)
+      weight = weight.contiguous(at::MemoryFormat::ChannelsLast);
+    return;
+  }
   weight = reordered(weight, padding, stride);
   packed = true;
 }

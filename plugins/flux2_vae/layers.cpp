@@ -5,6 +5,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/upsample_nearest2d.h>
+#include <trainer/sdk/ops/products.hpp>
 
 namespace trainer::flux2_vae {
 namespace {
@@ -17,8 +18,15 @@ AttentionBlock::Projection projection(TensorSupply& supply, const std::string& n
   return {supply.tensor(name + ".weight", {channels, channels}), supply.tensor(name + ".bias", {channels})};
 }
 
+/// Of fp32 on the CPU by panels: MKL takes kernels of other bits for other numbers of rows, and what a picture becomes may
+/// not depend on those beside it.
 at::Tensor project(const at::Tensor& x, const AttentionBlock::Projection& by) {
-  return at::linear(x, by.weight, by.bias);
+  if (!x.is_cpu() || x.scalar_type() != at::kFloat || x.requires_grad()) return at::linear(x, by.weight, by.bias);
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = by.weight.size(0);
+  at::Tensor y = at::empty(shape, x.options()), rows = y.view({-1, shape.back()});
+  multiply(x.reshape({-1, x.size(-1)}), by.weight.t(), by.bias, 1, rows);
+  return y;
 }
 
 /// Halves the sides. Zeros on the right and at the bottom only, as in the original (not symmetric padding).

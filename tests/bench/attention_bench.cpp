@@ -40,7 +40,7 @@ void measure(at::ScalarType dtype, const Shape& shape, int rounds) {
   std::array<std::vector<double>, 2> forward, backward;
   for (int round = 0; round < 2 * (rounds + 1); ++round) {
     const std::size_t theirs = round % 2;
-    trainer::matmul::use(theirs == 1 ? trainer::matmul::Library::mkl : trainer::matmul::Library::onednn);
+    theirs == 1 ? trainer::matmul::use_libtorchs() : trainer::matmul::use(trainer::matmul::Library::onednn);
     const double begin = processor_seconds();
     const at::Tensor y = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2]);
     const double middle = processor_seconds();

@@ -1,15 +1,18 @@
 // Fused operations against LibTorch's operators one by one, at the shapes of a model of 100 million parameters (1,024
-// tokens, width 768): fused_bench [ROUNDS]. The two alternate on one thread; processor time, the median of the rounds.
-// Not a test; its numbers stand in docs/benchmarks.md.
+// tokens, width 768): fused_bench [ROUNDS [NAME]], NAME a part of an operation's
+// name. The two alternate on one thread; processor time, the median of the rounds. Not a test; its numbers stand in
+// docs/benchmarks.md.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <base/heap.hpp>
 #include <trainer/sdk/ops/fused.hpp>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <functional>
 #include <vector>
@@ -30,8 +33,11 @@ double median(std::vector<double> list) {
   return list[list.size() / 2];
 }
 
+const char* wanted = "";
+
 /// One line: milliseconds of forward and of backward, fused and plain.
 void measure(const char* name, int rounds, const Tensors& inputs, const Run& run) {
+  if (std::strstr(name, wanted) == nullptr) return;
   std::vector<double> forward[2], backward[2];
   for (int round = 0; round < 2 * (rounds + 1); ++round) {
     const bool fused = round % 2 == 0;
@@ -61,11 +67,17 @@ void measure_all(at::ScalarType dtype, int rounds) {
   const at::Tensor x = trained(make({1, kTokens, kWidth})), shift = make({1, 1, kWidth}), scale = make({1, 1, kWidth});
   measure("modulated_norm", rounds, {x},
           [&](bool fused) { return trainer::modulated_norm(x, shift, scale, 1e-6, fused); });
+  const at::Tensor trained_shift = trained(make({1, 1, kWidth})), trained_scale = trained(make({1, 1, kWidth}));
+  measure("modulated_norm, trained rows", rounds, {x, trained_shift, trained_scale},
+          [&](bool fused) { return trainer::modulated_norm(x, trained_shift, trained_scale, 1e-6, fused); });
   const at::Tensor projected = make({1, kTokens, kIn}), weight = make({kWidth / kHeads});
   const at::Tensor heads = trained(projected.narrow(-1, 0, kWidth).unflatten(-1, {kHeads, -1}));
   const at::Tensor table = at::randn({1, kTokens, kWidth / kHeads / 2, 2});
   measure("norm_rope", rounds, {heads},
           [&](bool fused) { return trainer::norm_rope({heads}, {weight}, table, 1e-6, fused); });
+  const at::Tensor trained_weight = trained(make({kWidth / kHeads}));
+  measure("norm_rope, trained weight", rounds, {heads, trained_weight},
+          [&](bool fused) { return trainer::norm_rope({heads}, {trained_weight}, table, 1e-6, fused); });
   const at::Tensor gates = trained(projected.narrow(-1, 3 * kWidth, 2 * kMlp).detach());
   const at::Tensor before = trained(make({1, kTokens, kWidth}));
   measure("swiglu, joined", rounds, {gates, before}, [&](bool fused) { return trainer::swiglu(gates, before, fused); });
@@ -88,7 +100,9 @@ void measure_all(at::ScalarType dtype, int rounds) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  trainer::keep_freed_memory();  // as the program does
   at::set_num_threads(1);
   const int rounds = count > 1 ? std::max(1, std::atoi(arguments[1])) : 25;
+  if (count > 2) wanted = arguments[2];
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) measure_all(dtype, rounds);
 }

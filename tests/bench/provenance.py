@@ -9,6 +9,8 @@ import platform
 import subprocess
 import sys
 
+# What else may keep a library below the processor, on both sides.
+HOLDING = ("TRAINER_CPU_LEVEL", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
@@ -62,4 +64,6 @@ def machine(options):
     return {"command": sys.argv, "processor": model[0] if model else platform.processor(), "cores": os.cpu_count(),
             "system": platform.platform(), "trainer": commit_of(ROOT), "torch": own_torch(),
             "torch, diffusers, transformers, peft": options.versions, "device": card_of(options) or options.device,
+            "level": options.level or "the processor's",
+            "held back by": {name: os.environ[name] for name in HOLDING if name in os.environ},
             "date": datetime.date.today().isoformat(), "load_average": os.getloadavg()}

@@ -91,6 +91,30 @@ class LibTorch(RunCase):
         self.assertRegex(report["devices"][1], "^(no cuda: .*|cuda:0 .*)$")
         self.assertIn("torch 2.11.0", self.program("doctor").out)
 
+    def test_levels_and_what_makes_it_slow(self):
+        def report(**env):
+            free = dict.fromkeys([*held, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_CBWR", "DNNL_MAX_CPU_ISA"])
+            return json.loads(self.expect(0, [], "--json", "doctor", env={**free, **env}).out)
+
+        held = {"TRAINER_CPU_LEVEL": "baseline", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "sse41",
+                "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}
+        best = report()
+        self.assertEqual([level["of"] for level in best["levels"]], ["kernels", "LibTorch", "oneDNN", "MKL"])
+        self.assertEqual([level["used"] for level in best["levels"]], [level["best"] for level in best["levels"]])
+        self.assertNotIn("below", " ".join(best["slow_because"]))
+        self.assertIn("avx2", best["instructions"].split())
+        slow = report(**held)
+        self.assertEqual([level["used"] for level in slow["levels"]], ["baseline", "DEFAULT", "SSE41", "SSE4_2"])
+        for variable, value in held.items():
+            self.assertIn(f": unset {variable}={value}", " ".join(slow["slow_because"]))
+        self.assertIn("slow_because kernels use baseline, below", self.expect(0, [], "doctor", env=held).out)
+        if os.cpu_count() > 1:
+            self.assertRegex(" ".join(best["slow_because"]), r"one thread on a machine with \d+ processors, since ")
+        for policy, spins in (("active", True), ("passive", False), (None, False)):
+            reasons = " ".join(report(OMP_NUM_THREADS="2", OMP_WAIT_POLICY=policy)["slow_because"])
+            self.assertEqual("unset OMP_WAIT_POLICY=active" in reasons, spins, reasons)
+        self.assertIn("GOMP_SPINCOUNT=30G", " ".join(report(OMP_NUM_THREADS="2", GOMP_SPINCOUNT="30G")["slow_because"]))
+
     def test_spin_count(self):
         self.expect(0, "GOMP_SPINCOUNT 1000", "doctor", env={"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None})
         self.expect(0, "GOMP_SPINCOUNT 77", "doctor", env={"GOMP_SPINCOUNT": "77"})

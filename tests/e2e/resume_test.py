@@ -230,10 +230,14 @@ class Changed(RunCase):
         self.assertNotIn("captions", result.err)
 
     def test_another_processor_is_told(self):
-        """What LibTorch computes with other instructions may differ in the last bit."""
-        arguments = self.arguments(self.run_folder, **{**self.base, "run__steps": 4})
-        texts = ["not to the last bit", "processor: checkpoint ", ", now DEFAULT", "going on after step 2"]
-        self.expect(0, texts, *arguments, env={"ATEN_CPU_CAPABILITY": "default"})
+        """What is computed with other instructions may differ in the last bit."""
+        levels = {"processor": ("ATEN_CPU_CAPABILITY", "default", "DEFAULT"),
+                  "level of the fused kernels": ("TRAINER_CPU_LEVEL", "baseline", "baseline"),
+                  "level of matrix products": ("ONEDNN_MAX_CPU_ISA", "SSE41", "oneDNN SSE41, MKL ")}
+        for steps, (name, (variable, value, now)) in enumerate(levels.items(), 3):
+            arguments = self.arguments(self.run_folder, **{**self.base, "run__steps": steps})
+            told = self.expect(0, ["not to the last bit", f"going on after step {steps - 1}"], *arguments, env={variable: value})
+            self.assertRegex(told.err, f"\n  {name}: checkpoint (.+), now {now}")
 
     def test_longer_with_a_schedule(self):
         run = self.folder / "other"

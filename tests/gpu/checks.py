@@ -13,8 +13,9 @@ import typing
 UNAVAILABLE, OUT_OF_MEMORY = 69, 80  # docs/exit-codes.md
 PARTS = ("loading", "kernels", "memory", "matrix", "bench")
 CASES_A_CHUNK = 3
-KERNEL, FIGURE = "kernel_", "figure_"  # how the test program's properties of kernels and of errors begin
+KERNEL, FIGURE, SHAPE = "kernel_", "figure_", "shape_"  # how the test program's properties of kernels and of errors begin
 MOST_TEXT = 6000  # characters of one message or table in the report
+MOST_APART = 1e-3  # losses of a run on the CPU and on the device, relative
 MOST_TRACE = 4 << 20  # bytes of a trace, compressed
 # Products of 8-bit floats are for compute capabilities from here on; below, LibTorch refuses them.
 FP8_PRODUCTS = 8.9
@@ -89,6 +90,22 @@ def opens_on_demand(machine, timeout):
         return {"loss": json.loads(done.stdout)["loss"]}
 
 
+def trains_as_the_cpu(machine, timeout):
+    """Losses of the first steps on the CPU and on the device. Noise and timesteps are keyed, so that both have the same inputs,
+    and from the second step on a loss depends on gradients and optimizer."""
+    left, sides = time_left(timeout), []
+    for device in ("cpu", machine.device):
+        with tempfile.TemporaryDirectory() as folder:
+            done = small_run(machine, folder, f'placement.devices=["{device}"]', timeout=left(), env=EXACT)
+            require(done.returncode == 0, done.stderr)
+            log = (pathlib.Path(folder) / "run/log.jsonl").read_text().splitlines()
+            sides.append([line["loss"] for line in map(json.loads, log) if "loss" in line])
+    require(len(sides[0]) == len(sides[1]) > 1, f"losses of other steps: {sides}")
+    apart = max((abs(there - here) / abs(here) for here, there in zip(*sides)), key=lambda off: (off != off, off))  # NaN is most
+    require(apart <= MOST_APART, f"losses {apart:.1e} apart, allowed {MOST_APART}; the CPU's {sides[0]}, here {sides[1]}")
+    return {"losses": sides[1], "apart": apart}
+
+
 def refuses_a_missing_device(machine, timeout):
     with tempfile.TemporaryDirectory() as folder:
         done = small_run(machine, folder, 'placement.devices=["cuda:63"]', timeout=timeout)
@@ -146,7 +163,7 @@ def gtest(machine, program, cases, timeout):
     failures = [f"{suite['name']}.{case['name']}: {case['failures'][0]['failure'][:1500]}"
                 for suite in result["testsuites"] for case in suite["testsuite"] if case.get("failures")]
     results = {"cases": result["tests"]}
-    for key, prefix in (("kernels", KERNEL), ("figures", FIGURE)):
+    for key, prefix in (("kernels", KERNEL), ("figures", FIGURE), ("shapes", SHAPE)):
         said = {name.removeprefix(prefix): value for suite in result["testsuites"] for case in suite["testsuite"]
                 for name, value in case.items() if name.startswith(prefix)}
         if said:
@@ -197,13 +214,16 @@ def kernels_of_ours(machine, timeout):
 def kernel_items(machine):
     yield Item("kernels of ours that are used", "kernels", 60, kernels_of_ours)
     yield Item("kernels and memory of the device", "kernels", 120,
-               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*"], timeout))
+               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*", "-*RealShapes*"], timeout))
+    yield Item("kernels at real shapes", "kernels", 90,
+               lambda machine, timeout: gtest(machine, "tests/gpu/gpu_test", ["*RealShapes*"], timeout))
 
 
 def loading_items(machine):
     yield Item("the program starts without CUDA", "loading", 30, starts)
     yield Item("a run opens its device on demand", "loading", 60, opens_on_demand)
     yield Item("a device that is not there is refused", "loading", 30, refuses_a_missing_device)
+    yield Item("a run's losses are the CPU's", "loading", 90, trains_as_the_cpu)
 
 
 def memory_items(machine):

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,10 @@ class GpuCheck(unittest.TestCase):
             self.assertIn(f"| {family} | the CPU's |", text)
         for sums in ("exact fp32", "fast fp32", "exact bf16", "fast bf16"):
             self.assertRegex(text, rf"\| {sums} \| \d\.\d\de-0\d \|")
+        for operation in ("modulated norm", "norm rope", "swiglu", "gated residual", "low rank qkv mlp", "low rank out"):
+            self.assertRegex(text, rf"\| {operation} 6 \| \d\.\de-\d\d( \| \d+\.\d+){{4}} \|")
+        for kernel in ("expand codes", "quantize rows"):
+            self.assertRegex(text, rf"\| {kernel} 6 \| equal( \| \d+\.\d+){{2}} \| - \| - \|")
         for phase in ("load", "captions", "sample", "save"):
             self.assertRegex(text, rf"\| {phase} \| \d+\.\d+ \|")
         for item in items:
@@ -173,6 +178,61 @@ class Runner(unittest.TestCase):
         self.assertEqual(self.run_items(self.item("new", {}), cut)[0], 75)
         self.assertEqual(self.run_items(cut)[0], 1, "alone it had all the time that there is")
 
+    def test_an_item_that_hangs_leaves_time_for_the_others(self):
+        self.options.budget, limits = 540, {}
+
+        def hang(name, seconds):
+            def run(machine, timeout):
+                limits[name] = round(timeout, -1)
+                raise subprocess.TimeoutExpired(name, timeout)
+            return self.suite.checks.Item(name, "kernels", seconds, run)
+
+        self.assertEqual(self.run_items(hang("short", 5), hang("long", 120), self.item("after", {})),
+                         (1, {"short": "failed", "long": "failed", "after": "passed"}))
+        self.assertEqual(limits, {"short": 90, "long": 360})
+
+    def test_python_is_asked_only_for_what_compares(self):
+        machine = self.stand_in()
+        with mock.patch.object(self.suite.Machine, "ask_python", side_effect=AssertionError("Python was asked")):
+            self.assertEqual(self.run_items(self.item("ours", {"cases": 1}))[1], {"ours": "passed"})
+        self.assertTrue(machine.compares)
+
+    def test_killed_it_goes_on(self):
+        first, slow = self.item("first", {"cases": 1}), self.item("second", lambda machine, timeout: time.sleep(60))
+        child = os.fork()
+        if child == 0:
+            self.run_items(first, slow)
+            os._exit(0)
+        report = self.options.report / "report.json"
+        for _ in range(600):
+            if report.exists():
+                break
+            time.sleep(0.1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        self.assertEqual(self.run_items(first, self.item("second", {})), (0, {"first": "passed", "second": "passed"}))
+        self.assertEqual(self.ran, ["second"])
+
+    def test_losses_that_are_not_the_cpus(self):
+        machine, checks = self.suite.Machine(self.options), self.suite.checks
+
+        def judge(*sides):
+            sides = list(sides)
+
+            def run(machine, folder, *overrides, **more):
+                log = pathlib.Path(folder) / "run/log.jsonl"
+                log.parent.mkdir()
+                log.write_text("".join(json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in enumerate(sides.pop(0))))
+                return subprocess.CompletedProcess([], 0, "", "")
+
+            with mock.patch.object(checks, "small_run", run):
+                return checks.trains_as_the_cpu(machine, 9)
+
+        self.assertLess(judge([1.0, 0.5], [1.0, 0.5003])["apart"], 1e-3)
+        for other in ([1.0, 0.502], [1.0], [1.0, float("nan")]):
+            with self.subTest(other), self.assertRaises(checks.Failed):
+                judge([1.0, 0.5], other)
+
     def test_what_an_item_started_ends_with_it(self):
         def hang(machine, timeout):
             machine.call(["sh", "-c", f"sleep 300 & echo $! > {self.options.report}/child; wait"], timeout=1)
@@ -192,7 +252,9 @@ class Runner(unittest.TestCase):
             self.options.device, self.options.python = "cuda:0", "/bin/false"
             machine = self.suite.Machine(self.options)
             self.assertEqual(machine.card, ("unknown", 0, 0.0, ""))
-            self.assertIn("ours alone", machine.facts()[self.suite.VERSIONS])
+            self.assertNotIn(self.suite.VERSIONS, machine.facts())
+            self.assertFalse(machine.compares)
+            self.assertIn("ours alone", machine.versions()[self.suite.VERSIONS])
 
     def stand_in(self, *says):
         """A machine whose Python is STAND_IN."""

@@ -72,6 +72,16 @@ def figure_lines(items):
             "result's norm, with 6,144 numbers in a sum.", "", "| sums | error |", "|---|---|", *rows] if rows else []
 
 
+def shape_lines(items):
+    """Kernels at FLUX.2-dev's sizes: error, and time as the test program says them; a backward only where there is one."""
+    found = {name: value.split() for r in items.values() for name, value in ((r.get("results") or {}).get("shapes") or {}).items()}
+    rows = [f"| {name.replace('_', ' ')} | {' | '.join(said + ['-'] * (5 - len(said)))} |" for name, said in found.items()]
+    return ["", "## Kernels at real shapes", "", "Rows of width 6,144 in bf16, their number behind the name. Error: the largest of "
+            "result and gradients against fp64, as a part of the largest number. Rate: bytes that must be read and written, of what "
+            "a copy does in the time.", "", "| operation | error | forward, ms | rate | backward, ms | rate |", "|---|---|---|---|---|---|",
+            *rows] if rows else []
+
+
 def memory_lines(items):
     """Where the bytes are: what the plan counts, beside what the allocator held between steps and at most."""
     ours, plan = result_of(items, BENCH + WHOLE)["ours"], result_of(items, BENCH + "plan")
@@ -150,7 +160,8 @@ def markdown(report, left):
     count = {kind: sum(r["status"] == kind for r in done.values()) for kind in ("passed", "failed", "skipped")}
     lines = ["# Report of the GPU suite", "", *(f"* {key}: {value}" for key, value in facts.items()), "",
              f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped, {left} not run yet.",
-             *target_lines(done), *kernel_lines(done), *figure_lines(done), "", "## Items", "", "| part | item | result | seconds |", "|---|---|---|---|"]
+             *target_lines(done), *kernel_lines(done), *figure_lines(done),
+             *shape_lines(done), "", "## Items", "", "| part | item | result | seconds |", "|---|---|---|---|"]
     lines += [f"| {r['part']} | {name} | {r['status']} | {r['seconds']} |" for name, r in done.items()]
     rows = [bench_row(name, r["results"]) for name, r in done.items()
             if r["part"] == "bench" and ("ours" in r.get("results", {}) or "fits" in r.get("results", {}))]

@@ -3,6 +3,7 @@
 /// level.cpp and choose.cpp alone.
 #pragma once
 
+#include <kernels/cpu/carve.hpp>
 #include <kernels/fused.h>
 
 #include <algorithm>
@@ -22,29 +23,13 @@ inline int64_t units_of(const Attention& a) {
   return a.samples * a.heads * ((a.queries + kForwardTile.queries - 1) / kForwardTile.queries);
 }
 
-/// Hands out parts of a buffer on 64 bytes, or counts them where there is none.
-class Carve {
- public:
-  explicit Carve(void* buffer) : begin_(static_cast<std::byte*>(buffer)) {}
-  template <typename T>
-  T* take(int64_t count) {
-    std::byte* const part = begin_ == nullptr ? nullptr : begin_ + used_;
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(part);
-  }
-  [[nodiscard]] int64_t used() const { return used_; }
-
- private:
-  std::byte* begin_;
-  int64_t used_ = 0;
-};
-
 /// Products of 2-byte numbers sum over pairs: one more, zero, where the number is odd.
 template <typename T>
 constexpr int64_t paired(int64_t count) {
   return sizeof(T) == 2 ? count + count % 2 : count;
 }
 
+/// T: what is multiplied, fp32 where bf16 is widened for it.
 template <typename T>
 struct ForwardBuffers {
   ForwardBuffers(const Attention& a, Carve carve)
@@ -55,6 +40,7 @@ struct ForwardBuffers {
         scores(carve.take<float>(tile.queries * columns)),
         weights(sizeof(T) == 2 ? carve.take<T>(tile.queries * columns) : reinterpret_cast<T*>(scores)),
         sums(carve.take<float>(tile.queries * a.width)),
+        q(a.widened ? carve.take<T>(tile.queries * a.width) : nullptr),
         bytes(carve.used()) {}
   TileSizes tile;
   int64_t columns;  ///< steps from row to row of scores and weights
@@ -62,6 +48,7 @@ struct ForwardBuffers {
   float* scores;
   T* weights;   ///< fp32: the scores' place
   float* sums;  ///< of v, weighted: [queries of the tile, width]
+  T* q;         ///< of the tile, widened
   int64_t bytes;
 };
 
@@ -86,6 +73,8 @@ struct BackwardBuffers {
         weights(sizeof(T) == 2 ? carve.take<T>(tile.keys * columns) : reinterpret_cast<T*>(scores)),
         grad_scores(sizeof(T) == 2 ? carve.take<T>(tile.keys * columns) : reinterpret_cast<T*>(grad_weights)),
         paired_grad_scores(sizeof(T) == 2 ? carve.take<T>(paired<T>(tile.keys) * tile.queries) : grad_scores),
+        k(a.widened ? carve.take<T>(tile.keys * a.width) : nullptr),
+        v(a.widened ? carve.take<T>(tile.keys * a.width) : nullptr),
         bytes(carve.used()) {}
   TileSizes tile;
   int64_t columns;              ///< steps from row to row of the tiles
@@ -97,6 +86,7 @@ struct BackwardBuffers {
   float *log_sums, *dots;       ///< of each query
   float *scores, *grad_weights;
   T *weights, *grad_scores, *paired_grad_scores;
+  T *k, *v;  ///< of a tile of keys, widened
   int64_t bytes;
 };
 

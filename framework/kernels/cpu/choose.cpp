@@ -1,6 +1,15 @@
 /// @file See cpu.hpp.
 #include <kernels/cpu.hpp>
 #include <kernels/cpu/attention_buffers.hpp>
+#include <kernels/cpu/product_buffers.hpp>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 #include <cstdlib>
 #include <stdexcept>
@@ -57,12 +66,34 @@ const CpuKernels& cpu_kernels() {
 
 int64_t attention_units(const Attention& a) { return units_of(a); }
 int64_t attention_bytes(const Attention& a) {
-  return a.dtype == Dtype::f32 ? ForwardBuffers<float>(a, Carve(nullptr)).bytes
+  return a.dtype == Dtype::f32 || a.widened ? ForwardBuffers<float>(a, Carve(nullptr)).bytes
                                : ForwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
 }
 int64_t attention_grad_bytes(const Attention& a) {
-  return a.dtype == Dtype::f32 ? BackwardBuffers<float>(a, Carve(nullptr)).bytes
+  return a.dtype == Dtype::f32 || a.widened ? BackwardBuffers<float>(a, Carve(nullptr)).bytes
                                : BackwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
+}
+
+void cut(Product& p, int64_t threads) {
+  // With few terms whole rows of c are written at once; with more, the panel of columns stays in the second cache.
+  const int64_t columns = p.k <= kFewTerms ? 1024 : 256;
+  p.tile_rows = std::min<int64_t>(6 * kBlockRows, std::max<int64_t>(1, p.m));
+  p.tile_columns = std::min(columns, parts_of(std::max<int64_t>(1, p.n), kStrip) * kStrip);
+  while (threads > 1 && product_units(p) < 4 * threads) {
+    if (p.tile_rows > kBlockRows)
+      p.tile_rows = parts_of(p.tile_rows, 2 * kBlockRows) * kBlockRows;
+    else if (p.tile_columns > 2 * kStrip)
+      p.tile_columns = parts_of(p.tile_columns, 2 * kStrip) * kStrip;
+    else
+      return;
+  }
+}
+int64_t product_units(const Product& p) {
+  return p.batches * parts_of(p.m, p.tile_rows) * parts_of(p.n, p.tile_columns);
+}
+int64_t product_bytes(const Product& p) {
+  return p.type == Dtype::f64 ? ProductBuffers<double>(p, Carve(nullptr)).bytes
+                              : ProductBuffers<float>(p, Carve(nullptr)).bytes;
 }
 
 }  // namespace trainer::kernels

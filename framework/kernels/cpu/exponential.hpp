@@ -11,7 +11,7 @@ namespace {
 /// e^x, to about one unit in the last place; of what would overflow or vanish, a number that is as good in a sigmoid
 /// or in a sum with e^0. Not a number where x is none is up to the caller.
 TRAINER_INLINE Floats exponential(Floats x) {
-  x = larger(smaller(x, 88.0F), -87.0F);
+  x = larger(smaller(x, all<Floats>(88.0F)), all<Floats>(-87.0F));
   // x = n ln 2 + r with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer.
   constexpr float kRound = 12582912.0F;
   const Floats n = (x * 1.44269504F + kRound) - kRound;
@@ -23,12 +23,14 @@ TRAINER_INLINE Floats exponential(Floats x) {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   p = p * r * r + r + 1.0F;
-  const Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
+  const Integers power = (convert<Integers>(n) + 127) << 23;
   return p * bits_as<Floats>(power);
 }
 TRAINER_INLINE Doubles exponential(Doubles x) {
-  for (std::size_t i = 0; i < sizeof(Doubles) / sizeof(double); ++i) x[i] = std::exp(x[i]);
-  return x;
+  double each[kLanesOf<Doubles>];
+  raw_store(each, x);
+  for (double& one : each) one = std::exp(one);
+  return raw_load<Doubles>(each);
 }
 
 }  // namespace

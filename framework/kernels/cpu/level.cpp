@@ -2,9 +2,9 @@
 /// internal linkage, so that no function made for a newer processor is linked into code for older ones.
 #include <kernels/cpu/attention.hpp>
 #include <kernels/cpu/gated_residual.hpp>
-#include <kernels/cpu/low_rank.hpp>
 #include <kernels/cpu/modulated_norm.hpp>
 #include <kernels/cpu/norm_rope.hpp>
+#include <kernels/cpu/product.hpp>
 #include <kernels/cpu/swiglu.hpp>
 
 namespace trainer::kernels {
@@ -56,23 +56,24 @@ void gated_residual_sums(const GatedResidual& a, const void* grad, void* grad_ga
   with_type(a.dtype, [&](auto type) { GatedRows<decltype(type)>::sums(a, grad, grad_gate, begin, end); });
 }
 
-void low_rank_down(const LowRank& a, void* low, int64_t begin, int64_t end) {
-  with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::down(a, low, begin, end); });
-}
-void low_rank_up(const LowRank& a, const void* low, void* y, int64_t begin, int64_t end) {
-  with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::up(a, low, y, begin, end); });
-}
-void low_rank_outer(const LowRank& a, const void* low, void* grad_weight, int64_t begin, int64_t end) {
-  with_type(a.dtype, [&](auto type) { LowRankRows<decltype(type)>::outer(a, low, grad_weight, begin, end); });
+void product(const Product& p, void* buffer, int64_t begin, int64_t end) {
+  if (p.type == Dtype::f64)
+    Products<double>::run(p, buffer, begin, end);
+  else
+    Products<float>::run(p, buffer, begin, end);
 }
 
+template <typename Body>
+TRAINER_INLINE void with_heads(const Attention& a, const Body& body) {
+  if (a.dtype == Dtype::f32) body(AttentionHeads<float>{});
+  if (a.dtype == Dtype::bf16 && !a.widened) body(AttentionHeads<Bf16>{});
+  if (a.dtype == Dtype::bf16 && a.widened) body(AttentionHeads<Bf16, float>{});
+}
 void attention(const Attention& a, HeadsOut y, HeadsOut log_sums, void* buffer, int64_t begin, int64_t end) {
-  if (a.dtype == Dtype::f32) AttentionHeads<float>::forward(a, y, log_sums, buffer, begin, end);
-  if (a.dtype == Dtype::bf16) AttentionHeads<Bf16>::forward(a, y, log_sums, buffer, begin, end);
+  with_heads(a, [&](auto heads) { heads.forward(a, y, log_sums, buffer, begin, end); });
 }
 void attention_grad(const Attention& a, const AttentionGrad& g, void* buffer, int64_t begin, int64_t end) {
-  if (a.dtype == Dtype::f32) AttentionHeads<float>::backward(a, g, buffer, begin, end);
-  if (a.dtype == Dtype::bf16) AttentionHeads<Bf16>::backward(a, g, buffer, begin, end);
+  with_heads(a, [&](auto heads) { heads.backward(a, g, buffer, begin, end); });
 }
 
 }  // namespace
@@ -81,7 +82,6 @@ extern const CpuKernels TRAINER_LEVEL_TABLE;
 const CpuKernels TRAINER_LEVEL_TABLE{TRAINER_LEVEL_NAME, modulated_norm, modulated_norm_grad, modulated_norm_sums,
                                      norm_rope,          norm_rope_grad, norm_rope_sums,      swiglu,
                                      swiglu_grad,        gated_residual, gated_residual_grad, gated_residual_sums,
-                                     low_rank_down,      low_rank_up,    low_rank_outer,      attention,
-                                     attention_grad};
+                                     product,            attention,      attention_grad};
 
 }  // namespace trainer::kernels

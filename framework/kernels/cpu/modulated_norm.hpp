@@ -2,8 +2,7 @@
 /// forward and again in backward, so that nothing but x is kept. Included by level.cpp alone.
 #pragma once
 
-#include <kernels/cpu.hpp>
-#include <kernels/cpu/pack.hpp>
+#include <kernels/cpu/column_sums.hpp>
 
 #include <cmath>
 
@@ -15,12 +14,16 @@ struct Moments {
   Scalar mean, inverse;  ///< 1 / sqrt(variance + eps)
 };
 
-template <typename P, typename T>
-TRAINER_INLINE Moments<typename P::Scalar> moments_of(const T* x, int64_t width, double eps) {
+/// `later(i)` asks for what later passes need.
+template <typename P, typename T, typename Later>
+TRAINER_INLINE Moments<typename P::Scalar> moments_of(const T* x, int64_t width, double eps, const Later& later) {
   using V = typename P::V;
   using Scalar = typename P::Scalar;
   V total{};
-  for_row<P::kLanes>(width, [&](int64_t i, auto count) { total += load<P>(x + i, count); });
+  for_row<P::kLanes>(width, [&](int64_t i, auto count) {
+    fetch(x + width + i), later(i);
+    total += load<P>(x + i, count);
+  });
   const Scalar mean = sum(total) / static_cast<Scalar>(width);
   V squares{};
   for_row<P::kLanes>(width, [&](int64_t i, auto count) {
@@ -43,7 +46,7 @@ struct NormRows {
       const T* shift = static_cast<const T*>(a.shift) + sample * a.shift_step;
       const T* scale = static_cast<const T*>(a.scale) + sample * a.scale_step;
       T* y = static_cast<T*>(result) + row * a.width;
-      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps);
+      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps, [&](int64_t i) { fetch_to_write(y + i); });
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
         const V normal = (load<P>(x + i, count) - m.mean) * m.inverse;
         store<P>(y + i, normal * (load<P>(scale + i, count) + 1) + load<P>(shift + i, count), count);
@@ -58,7 +61,8 @@ struct NormRows {
       const T* scale = static_cast<const T*>(a.scale) + row / a.rows_per_sample * a.scale_step;
       const T* g = static_cast<const T*>(grads) + row * a.width;
       T* grad_x = static_cast<T*>(result) + row * a.width;
-      const Moments<Scalar> m = moments_of<P>(x, a.width, a.eps);
+      const Moments<Scalar> m =
+          moments_of<P>(x, a.width, a.eps, [&](int64_t i) { fetch(g + i), fetch_to_write(grad_x + i); });
       if (moments != nullptr) static_cast<Moments<Scalar>*>(moments)[row] = m;
       V sum_u{}, sum_un{};
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
@@ -76,45 +80,30 @@ struct NormRows {
     }
   }
 
-  /// Over the rows of one sample, in runs that are added up one after the other.
+  /// Of shift and scale.
   static void sums(const ModulatedNorm& a, const void* grads, const void* moments, void* grad_shift, void* grad_scale,
                    int64_t begin, int64_t end) {
-    const int64_t chunks = (a.width + kColumns - 1) / kColumns;
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t sample = unit / chunks, first = unit % chunks * kColumns;
-      const int64_t columns = a.width - first < kColumns ? a.width - first : kColumns;
-      for_row<P::kLanes>(columns, [&](int64_t i, auto count) {
-        const auto [shift, scale] = column_sums(a, grads, moments, sample, first + i, count);
-        const int64_t at = sample * a.width + first + i;
-        if (grad_shift != nullptr) store<P>(static_cast<T*>(grad_shift) + at, shift, count);
-        if (grad_scale != nullptr) store<P>(static_cast<T*>(grad_scale) + at, scale, count);
-      });
-    }
-  }
-
- private:
-  struct Sums {
-    V shift, scale;
-  };
-  template <typename Count>
-  TRAINER_INLINE static Sums column_sums(const ModulatedNorm& a, const void* grads, const void* moments, int64_t sample,
-                                         int64_t column, Count count) {
-    constexpr int64_t kRun = 64;
-    const int64_t begin = sample * a.rows_per_sample, end = begin + a.rows_per_sample;
-    Sums total{};
-    for (int64_t run = begin; run < end; run += kRun) {
-      Sums part{};
-      for (int64_t row = run; row < end && row < run + kRun; ++row) {
-        const Moments<Scalar> m = static_cast<const Moments<Scalar>*>(moments)[row];
-        const int64_t at = row * a.width + column;
-        const V g = load<P>(static_cast<const T*>(grads) + at, count);
-        part.shift += g;
-        part.scale += g * ((load<P>(static_cast<const T*>(a.x) + at, count) - m.mean) * m.inverse);
+    for_columns(a.width, begin, end, [&](int64_t sample, int64_t first, int64_t columns) {
+      const T *g = static_cast<const T*>(grads) + first, *x = static_cast<const T*>(a.x) + first;
+      ColumnSums<P, 2> sums;
+      sums.over(sample * a.rows_per_sample, (sample + 1) * a.rows_per_sample, columns,
+                [&](V(&sum)[2], int64_t row, int64_t i, auto count) {
+                  const Moments<Scalar> m = static_cast<const Moments<Scalar>*>(moments)[row];
+                  const int64_t at = row * a.width + i;
+                  fetch(g + at + 4 * a.width), fetch(x + at + 4 * a.width);
+                  const V grad = load<P>(g + at, count);
+                  sum[0] += grad;
+                  sum[1] += grad * ((load<P>(x + at, count) - m.mean) * m.inverse);
+                });
+      void* const results[] = {grad_shift, grad_scale};
+      for (int s = 0; s < 2; ++s) {
+        if (results[s] == nullptr) continue;
+        T* to = static_cast<T*>(results[s]) + sample * a.width + first;
+        for_row<P::kLanes>(columns, [&](int64_t i, auto count) {
+          store<P>(to + i, load<Pack<Scalar>>(sums.totals[s] + i, count), count);
+        });
       }
-      total.shift += part.shift;
-      total.scale += part.scale;
-    }
-    return total;
+    });
   }
 };
 

@@ -10,44 +10,48 @@
 namespace trainer::kernels {
 namespace {
 
-/// Even lanes, odd lanes and the two of each pair exchanged.
-TRAINER_INLINE Floats evens(Floats v) {
-  return __builtin_shufflevector(v, v, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
-}
-TRAINER_INLINE Floats odds(Floats v) {
-  return __builtin_shufflevector(v, v, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15);
-}
-TRAINER_INLINE Floats swapped(Floats v) {
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-}
-TRAINER_INLINE Doubles evens(Doubles v) { return __builtin_shufflevector(v, v, 0, 0, 2, 2, 4, 4, 6, 6); }
-TRAINER_INLINE Doubles odds(Doubles v) { return __builtin_shufflevector(v, v, 1, 1, 3, 3, 5, 5, 7, 7); }
-TRAINER_INLINE Doubles swapped(Doubles v) { return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6); }
+/// Of each pair of lanes.
+struct Evens {
+  static constexpr int of(int lane) { return lane & ~1; }
+};
+struct Odds {
+  static constexpr int of(int lane) { return lane | 1; }
+};
+using Swapped = Across<1>;
 
 /// Turns by the angle, or back: (a, b) -> (a cos - b sin, a sin + b cos), back with -sin.
 template <typename V>
 struct Turn {
   V cosine, sine;  ///< sine: negative in even lanes
-  TRAINER_INLINE explicit Turn(V table) : cosine(evens(table)), sine(odds(table)) {
-    V sign;
-    for (std::size_t i = 0; i < sizeof(V) / sizeof(sign[0]); ++i) sign[i] = i % 2 == 0 ? -1 : 1;
-    sine *= sign;
+  TRAINER_INLINE explicit Turn(V table) : cosine(shuffled<Evens>(table)), sine(shuffled<Odds>(table)) {
+    Element<V> signs[kLanesOf<V>];
+    for (std::size_t i = 0; i < kLanesOf<V>; ++i) signs[i] = i % 2 == 0 ? -1 : 1;
+    sine *= raw_load<V>(signs);
   }
-  TRAINER_INLINE V forth(V v) const { return v * cosine + swapped(v) * sine; }
-  TRAINER_INLINE V back(V v) const { return v * cosine - swapped(v) * sine; }
+  // Statements: which product is rounded by itself must not depend on the order of a sum's operands.
+  TRAINER_INLINE V forth(V v) const {
+    const V straight = v * cosine;
+    return straight + shuffled<Swapped>(v) * sine;
+  }
+  TRAINER_INLINE V back(V v) const {
+    const V straight = v * cosine;
+    return straight - shuffled<Swapped>(v) * sine;
+  }
 };
 
-template <typename V, int64_t kLanes, typename Count>
-TRAINER_INLINE V table_load(const float* table, Count count) {
-  V v{};
-  int64_t n = kLanes;
-  if constexpr (!std::is_same_v<Count, Whole>) n = count;
-  if constexpr (std::is_same_v<Count, Whole> && kLanes == 16) {
-    v = raw_load<V>(table);
+/// A row of the table as numbers of the data's kind.
+template <typename P, typename Count>
+TRAINER_INLINE typename P::V table_load(const float* table, Count count) {
+  using Scalar = typename P::Scalar;
+  if constexpr (std::is_same_v<Scalar, float>) {
+    return load<Pack<float>>(table, count);
   } else {
-    for (int64_t i = 0; i < n; ++i) v[i] = table[i];
+    Scalar each[P::kLanes] = {};
+    int64_t n = P::kLanes;
+    if constexpr (!std::is_same_v<Count, Whole>) n = count;
+    for (int64_t i = 0; i < n; ++i) each[i] = table[i];
+    return raw_load<typename P::V>(each);
   }
-  return v;
 }
 
 template <typename T>
@@ -62,7 +66,7 @@ struct HeadRows {
       T* y = static_cast<T*>(result) + y_at;
       const Scalar inverse = inverse_of(x, a);
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
-        const Turn<V> turn(table_load<V, P::kLanes>(table + i, count));
+        const Turn<V> turn(table_load<P>(table + i, count));
         store<P>(y + i, turn.forth(load<P>(x + i, count) * inverse * load<P>(weight + i, count)), count);
       });
     });
@@ -76,7 +80,7 @@ struct HeadRows {
       T* grad_x = static_cast<T*>(result) + dense_at;
       const Scalar inverse = inverse_of(x, a);
       const auto turned_back = [&](int64_t i, auto count) {
-        const Turn<V> turn(table_load<V, P::kLanes>(table + i, count));
+        const Turn<V> turn(table_load<P>(table + i, count));
         return turn.back(load<P>(g + i, count)) * load<P>(weight + i, count);
       };
       V products{};
@@ -85,8 +89,8 @@ struct HeadRows {
       });
       const Scalar mean = sum(products) / static_cast<Scalar>(a.width);
       for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
-        const V normal = load<P>(x + i, count) * inverse;
-        store<P>(grad_x + i, (turned_back(i, count) - normal * mean) * inverse, count);
+        const V u = turned_back(i, count), normal = load<P>(x + i, count) * inverse;
+        store<P>(grad_x + i, (u - normal * mean) * inverse, count);
       });
     });
   }
@@ -102,7 +106,7 @@ struct HeadRows {
         const T* g = static_cast<const T*>(grads) + g_at;
         const Scalar inverse = inverse_of(x, a);
         for_row<P::kLanes>(a.width, [&](int64_t i, auto count) {
-          const Turn<V> turn(table_load<V, P::kLanes>(table + i, count));
+          const Turn<V> turn(table_load<P>(table + i, count));
           const V product = turn.back(load<P>(g + i, count)) * (load<P>(x + i, count) * inverse);
           using Sums = Pack<Scalar>;
           store<Sums>(total + i, load<Sums>(total + i, count) + product, count);

@@ -1,102 +1,52 @@
-/// @file Vectors of 64 bytes and rows of them, for the kernels of this folder. GCC's and clang's vector types: one
-/// source for every instruction set, and lanes that are summed in the same order on all of them.
+/// @file Rows of numbers in vectors, for the kernels of this folder.
 #pragma once
 
 #include <kernels/fused.h>
-
-#include <cstring>
-
-#define TRAINER_INLINE [[gnu::always_inline]] inline
+#include <kernels/cpu/lanes.hpp>
 
 namespace trainer::kernels {
 namespace {
-
-using Floats = float __attribute__((vector_size(64)));
-using Doubles = double __attribute__((vector_size(64)));
-using Words = uint32_t __attribute__((vector_size(64)));
-using Integers = int32_t __attribute__((vector_size(64)));
-using Halves = uint16_t __attribute__((vector_size(32)));
-
-/// The same bits as another type of that size.
-template <typename To, typename From>
-TRAINER_INLINE To bits_as(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof to);
-  return to;
-}
 
 struct Bf16 {
   uint16_t bits;
 };
 
-/// Memory to register and back; with a count, the other lanes are zero and not touched in memory.
-template <typename Raw, typename T>
-TRAINER_INLINE Raw raw_load(const T* from) {
-  Raw raw;
-  std::memcpy(&raw, from, sizeof raw);
-  return raw;
-}
-template <typename Raw, typename T>
-TRAINER_INLINE Raw raw_load(const T* from, int64_t count) {
-  Raw raw{};
-  std::memcpy(&raw, from, static_cast<std::size_t>(count) * sizeof(T));
-  return raw;
-}
-
 /// How elements of type T are computed with: in vectors V of kLanes Scalars.
 template <typename T>
+struct PlainPack {
+  using Scalar = T;
+  using V = std::conditional_t<std::is_same_v<T, double>, Doubles, Floats>;
+  static constexpr int64_t kLanes = kLanesOf<V>;
+  TRAINER_INLINE static V load(const T* from) { return raw_load<V>(from); }
+  TRAINER_INLINE static V load(const T* from, int64_t count) { return raw_load<V>(from, count * sizeof(T)); }
+  TRAINER_INLINE static void store(T* to, V v) { raw_store(to, v); }
+  TRAINER_INLINE static void store(T* to, V v, int64_t count) { raw_store(to, v, count * sizeof(T)); }
+};
+template <typename T>
 struct Pack;
-
 template <>
-struct Pack<float> {
-  using V = Floats;
-  using Scalar = float;
-  static constexpr int64_t kLanes = 16;
-  TRAINER_INLINE static V load(const float* from) { return raw_load<V>(from); }
-  TRAINER_INLINE static V load(const float* from, int64_t count) { return raw_load<V>(from, count); }
-  TRAINER_INLINE static void store(float* to, V v) { std::memcpy(to, &v, sizeof v); }
-  TRAINER_INLINE static void store(float* to, V v, int64_t count) {
-    std::memcpy(to, &v, static_cast<std::size_t>(count) * sizeof(float));
-  }
-};
-
+struct Pack<float> : PlainPack<float> {};
 template <>
-struct Pack<double> {
-  using V = Doubles;
-  using Scalar = double;
-  static constexpr int64_t kLanes = 8;
-  TRAINER_INLINE static V load(const double* from) { return raw_load<V>(from); }
-  TRAINER_INLINE static V load(const double* from, int64_t count) { return raw_load<V>(from, count); }
-  TRAINER_INLINE static void store(double* to, V v) { std::memcpy(to, &v, sizeof v); }
-  TRAINER_INLINE static void store(double* to, V v, int64_t count) {
-    std::memcpy(to, &v, static_cast<std::size_t>(count) * sizeof(double));
-  }
-};
+struct Pack<double> : PlainPack<double> {};
 
 /// Computed with in fp32, rounded to the nearest (ties to even) on the way back.
 template <>
 struct Pack<Bf16> {
-  using V = Floats;
   using Scalar = float;
-  static constexpr int64_t kLanes = 16;
-  TRAINER_INLINE static V widen(Halves raw) { return bits_as<V>(__builtin_convertvector(raw, Words) << 16); }
+  using V = Floats;
+  static constexpr int64_t kLanes = kLanesOf<V>;
+  TRAINER_INLINE static V widen(Halves raw) { return bits_as<V>(convert<Words>(raw) << 16); }
   TRAINER_INLINE static Halves narrow(V v) {
     const Words bits = bits_as<Words>(v);
     const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const Words quiet_nan = Words{} + 0x7fc0;
-    return __builtin_convertvector(v == v ? rounded : quiet_nan, Halves);
+    return convert<Halves>(select(v == v, rounded, all<Words>(0x7fc0)));
   }
   TRAINER_INLINE static V load(const Bf16* from) { return widen(raw_load<Halves>(from)); }
-  TRAINER_INLINE static V load(const Bf16* from, int64_t count) { return widen(raw_load<Halves>(from, count)); }
-  TRAINER_INLINE static void store(Bf16* to, V v) {
-    const Halves raw = narrow(v);
-    std::memcpy(to, &raw, sizeof raw);
+  TRAINER_INLINE static V load(const Bf16* from, int64_t count) {
+    return widen(raw_load<Halves>(from, count * sizeof(Bf16)));
   }
-  TRAINER_INLINE static void store(Bf16* to, V v, int64_t count) {
-    const Halves raw = narrow(v);
-    std::memcpy(to, &raw, static_cast<std::size_t>(count) * sizeof(Bf16));
-  }
+  TRAINER_INLINE static void store(Bf16* to, V v) { raw_store(to, narrow(v)); }
+  TRAINER_INLINE static void store(Bf16* to, V v, int64_t count) { raw_store(to, narrow(v), count * sizeof(Bf16)); }
 };
 
 /// Calls body(position, whole) for every vector of a row, body(position, count) for the rest of it: `body` is a generic
@@ -125,35 +75,27 @@ TRAINER_INLINE void for_row(int64_t width, const Body& body) {
   if (i < width) body(i, width - i);
 }
 
+/// Asks for memory before it is needed: what a processor fetches ahead by itself ends with the page, and it does not
+/// see the next one coming. Beyond an array is harmless.
+constexpr std::size_t kAheadBytes = 2048;
+TRAINER_INLINE void fetch(const void* at, std::size_t ahead = 0) {
+  __builtin_prefetch(static_cast<const std::byte*>(at) + ahead, /*rw=*/0);
+}
+TRAINER_INLINE void fetch_to_write(const void* at, std::size_t ahead = 0) {
+  __builtin_prefetch(static_cast<const std::byte*>(at) + ahead, /*rw=*/1);
+}
+
 /// One in the lanes that hold elements.
 template <typename P>
 TRAINER_INLINE typename P::V lanes(Whole) {
-  return typename P::V{} + 1;
+  return all<typename P::V>(1);
 }
 template <typename P>
 TRAINER_INLINE typename P::V lanes(int64_t count) {
-  typename P::V v{};
-  for (int64_t i = 0; i < count; ++i) v[i] = 1;
-  return v;
+  typename P::Scalar ones[P::kLanes];
+  for (int64_t i = 0; i < P::kLanes; ++i) ones[i] = i < count ? 1 : 0;
+  return raw_load<typename P::V>(ones);
 }
-
-/// Sum of the lanes, in halves.
-TRAINER_INLINE float sum(Floats v) {
-  v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
-  v += __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-  return v[0];
-}
-TRAINER_INLINE double sum(Doubles v) {
-  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
-  v += __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6);
-  return v[0];
-}
-
-TRAINER_INLINE Floats smaller(Floats a, float b) { return a < b ? a : Floats{} + b; }
-TRAINER_INLINE Floats larger(Floats a, float b) { return a > b ? a : Floats{} + b; }
 
 }  // namespace
 }  // namespace trainer::kernels

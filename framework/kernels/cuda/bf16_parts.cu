@@ -9,7 +9,7 @@ namespace {
 __global__ void split(const Bf16Parts a) {
   const int64_t units = a.rows * a.width, step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < units; i += step) {
-    float rest = a.factor * a.x[i];
+    float rest = __fmul_rn(a.factor, a.x[i]);  // a fused multiply-subtract below would be of another number
     Bf16 parts[Bf16Parts::kSlots];
 #pragma unroll
     for (Bf16& part : parts) {
@@ -29,7 +29,7 @@ __global__ void split(const Bf16Parts a) {
 int cuda_bf16_parts(const Bf16Parts* a, Stream stream) {
   const int64_t units = a->rows * a->width;
   if (units <= 0) return 0;
-  split<<<blocks_for((units + kThreads - 1) / kThreads), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a);
+  run(split, blocks_for((units + kThreads - 1) / kThreads), stream, *a);
   return static_cast<int>(cudaGetLastError());
 }
 

@@ -81,10 +81,28 @@ inline unsigned blocks_for(int64_t units) {
   return static_cast<unsigned>(units < kMost ? units : kMost);
 }
 
+/// kernel(arguments...) by a grid of blocks of kThreads; the error of the launch is CUDA's last one.
+template <typename... Parameters, typename... Arguments>
+void run(void (*kernel)(Parameters...), dim3 grid, Stream stream, Arguments... arguments) {
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = grid;
+  launch.blockDim = dim3(kThreads);
+  launch.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchKernelEx(&launch, kernel, arguments...);
+}
+
+/// How many samples the rows are; -1 where they are not whole samples, which no kernel takes.
+template <typename Arguments>
+int64_t samples_of(const Arguments& a) {
+  if (a.rows <= 0) return 0;
+  return a.rows_per_sample > 0 && a.rows % a.rows_per_sample == 0 ? a.rows / a.rows_per_sample : -1;
+}
+
 /// launch(element) with an element of the type; returns the error of the launch. fp64 is not computed on CUDA.
 template <typename Launch>
 int with_type(Dtype dtype, int64_t units, const Launch& launch) {
-  if (units <= 0) return 0;
+  if (units == 0) return 0;
+  if (units < 0) return static_cast<int>(cudaErrorInvalidValue);
   if (dtype == Dtype::f32)
     launch(float{});
   else if (dtype == Dtype::bf16)

@@ -11,10 +11,10 @@ template <int kEach, typename T, typename Use>
 __device__ void for_gated(const GatedResidual& a, int64_t samples, const Use& use) {
   for (int64_t sample = blockIdx.z; sample < samples; sample += gridDim.z) {
     const T* gate = static_cast<const T*>(a.gate) + sample * a.gate_step;
-    const int64_t first = sample * a.rows_per_sample, left = a.rows - first;
-    for_elements<kEach>(
-        left < a.rows_per_sample ? left : a.rows_per_sample, a.width,
-        [&](int64_t row, int64_t column, auto count) { use((first + row) * a.width + column, gate + column, count); });
+    const int64_t first = sample * a.rows_per_sample;
+    for_elements<kEach>(a.rows_per_sample, a.width, [&](int64_t row, int64_t column, auto count) {
+      use((first + row) * a.width + column, gate + column, count);
+    });
   }
 }
 
@@ -66,19 +66,19 @@ template <int kPack, typename T, typename... Arguments>
 void start_gated(const GatedResidual& a, Stream stream, void (*packed)(GatedResidual, int64_t, Arguments...),
                  void (*single)(GatedResidual, int64_t, Arguments...), std::initializer_list<const void*> rows,
                  Arguments... arguments) {
-  const int64_t samples = (a.rows + a.rows_per_sample - 1) / a.rows_per_sample;
+  const int64_t samples = samples_of(a);
   bool packs = takes_packs(a.gate, samples, a.gate_step, sizeof(T), kPack);
   for (const void* data : rows) packs = packs && takes_packs(data, a.rows, a.width, sizeof(T), kPack);
   const auto kernel = packs ? packed : single;
   const dim3 grid =
       packs ? grid_for<kPack>(a.rows_per_sample, a.width, samples) : grid_for<1>(a.rows_per_sample, a.width, samples);
-  kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(a, samples, arguments...);
+  run(kernel, grid, stream, a, samples, arguments...);
 }
 
 }  // namespace
 
 int cuda_gated_residual(const GatedResidual* a, void* to, Stream stream) {
-  return with_type(a->dtype, a->rows * a->width, [&](auto type) {
+  return with_type(a->dtype, samples_of(*a) * a->width, [&](auto type) {
     using T = decltype(type);
     constexpr int kPack = 16 / sizeof(T);
     start_gated<kPack, T>(*a, stream, gated_forward<kPack, T>, gated_forward<1, T>, {a->x, a->y, to},
@@ -87,7 +87,7 @@ int cuda_gated_residual(const GatedResidual* a, void* to, Stream stream) {
 }
 
 int cuda_gated_residual_grad(const GatedResidual* a, const void* grad, void* grad_y, Stream stream) {
-  return with_type(a->dtype, a->rows * a->width, [&](auto type) {
+  return with_type(a->dtype, samples_of(*a) * a->width, [&](auto type) {
     using T = decltype(type);
     constexpr int kPack = 16 / sizeof(T);
     start_gated<kPack, T>(*a, stream, gated_gradient<kPack, T>, gated_gradient<1, T>, {grad, grad_y},
@@ -96,11 +96,11 @@ int cuda_gated_residual_grad(const GatedResidual* a, const void* grad, void* gra
 }
 
 int cuda_gated_residual_sums(const GatedResidual* a, const void* grad, void* grad_gate, Stream stream) {
-  const int64_t samples = a->rows_per_sample > 0 ? a->rows / a->rows_per_sample : 0;
+  const int64_t samples = samples_of(*a);
   return with_type(a->dtype, samples * a->width, [&](auto type) {
     using T = decltype(type);
-    sums<<<grid_of_columns(samples, a->width), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *a, samples, static_cast<const T*>(grad), static_cast<T*>(grad_gate));
+    run(sums<T>, grid_of_columns(samples, a->width), stream, *a, samples, static_cast<const T*>(grad),
+        static_cast<T*>(grad_gate));
   });
 }
 

@@ -84,28 +84,27 @@ __global__ void sums(const ModulatedNorm a, int64_t samples, const T* grad, cons
 }  // namespace
 
 int cuda_modulated_norm(const ModulatedNorm* a, void* y, Stream stream) {
-  return with_type(a->dtype, a->rows, [&](auto type) {
+  return with_type(a->dtype, samples_of(*a) * a->width, [&](auto type) {
     using T = decltype(type);
-    forward<<<blocks_for(a->rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, static_cast<T*>(y));
+    run(forward<T>, blocks_for(a->rows), stream, *a, static_cast<T*>(y));
   });
 }
 
 int cuda_modulated_norm_grad(const ModulatedNorm* a, const void* grad, void* grad_x, void* moments, Stream stream) {
-  return with_type(a->dtype, a->rows, [&](auto type) {
+  return with_type(a->dtype, samples_of(*a) * a->width, [&](auto type) {
     using T = decltype(type);
-    gradient<<<blocks_for(a->rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *a, static_cast<const T*>(grad), static_cast<T*>(grad_x), static_cast<float2*>(moments));
+    run(gradient<T>, blocks_for(a->rows), stream, *a, static_cast<const T*>(grad), static_cast<T*>(grad_x),
+        static_cast<float2*>(moments));
   });
 }
 
 int cuda_modulated_norm_sums(const ModulatedNorm* a, const void* grad, const void* moments, void* grad_shift,
                              void* grad_scale, Stream stream) {
-  const int64_t samples = a->rows_per_sample > 0 ? a->rows / a->rows_per_sample : 0;
+  const int64_t samples = samples_of(*a);
   return with_type(a->dtype, samples * a->width, [&](auto type) {
     using T = decltype(type);
-    sums<<<grid_of_columns(samples, a->width), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *a, samples, static_cast<const T*>(grad), static_cast<const float2*>(moments), static_cast<T*>(grad_shift),
-        static_cast<T*>(grad_scale));
+    run(sums<T>, grid_of_columns(samples, a->width), stream, *a, samples, static_cast<const T*>(grad),
+        static_cast<const float2*>(moments), static_cast<T*>(grad_shift), static_cast<T*>(grad_scale));
   });
 }
 

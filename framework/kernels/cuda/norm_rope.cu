@@ -161,7 +161,7 @@ int cuda_norm_rope(const NormRope* a, void* y, Stream stream) {
   return with_type(a->dtype, units_of(*a), [&](auto type) {
     using T = decltype(type);
     const auto kernel = takes_pairs<T>(*a, y, nullptr) ? norm_rope_forward<true, T> : norm_rope_forward<false, T>;
-    kernel<<<grid_of_heads(*a), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, static_cast<T*>(y));
+    run(kernel, grid_of_heads(*a), stream, *a, static_cast<T*>(y));
   });
 }
 
@@ -169,8 +169,7 @@ int cuda_norm_rope_grad(const NormRope* a, const void* grad, void* grad_x, Strea
   return with_type(a->dtype, units_of(*a), [&](auto type) {
     using T = decltype(type);
     const auto kernel = takes_pairs<T>(*a, grad, grad_x) ? norm_rope_gradient<true, T> : norm_rope_gradient<false, T>;
-    kernel<<<grid_of_heads(*a), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, static_cast<const T*>(grad),
-                                                                                  static_cast<T*>(grad_x));
+    run(kernel, grid_of_heads(*a), stream, *a, static_cast<const T*>(grad), static_cast<T*>(grad_x));
   });
 }
 
@@ -178,8 +177,7 @@ int cuda_norm_rope_sums(const NormRope* a, const void* grad, void* partial, Stre
   const int64_t parts = (a->samples * a->tokens + kSumTokens - 1) / kSumTokens;
   return with_type(a->dtype, parts, [&](auto type) {
     using T = decltype(type);
-    sums<<<blocks_for(parts), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, parts, static_cast<const T*>(grad),
-                                                                                static_cast<float*>(partial));
+    run(sums<T>, blocks_for(parts), stream, *a, parts, static_cast<const T*>(grad), static_cast<float*>(partial));
   });
 }
 

@@ -63,7 +63,7 @@ void start(const QuantizeRows& a, Stream stream) {
                      takes_packs(a.values, a.rows, a.width, sizeof(To), kPack) &&
                      takes_packs(a.factors, 1, 0, sizeof(float), kPack);
   const auto kernel = packs ? quantize<true, From, To> : quantize<false, From, To>;
-  kernel<<<blocks_for(a.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(a);
+  run(kernel, blocks_for(a.rows), stream, a);
 }
 
 }  // namespace

@@ -28,11 +28,10 @@ void start(const ScaleSums& a, Stream stream) {
   const bool packs = takes_packs(a.sums, a.rows, a.width, sizeof(From), kSums) &&
                      takes_packs(a.y, a.rows, a.width, sizeof(To), kSums) &&
                      takes_packs(a.column_scale, 1, 0, sizeof(float), kSums);
-  const auto queue = static_cast<cudaStream_t>(stream);
   if (packs)
-    scale_sums<kSums, From, To><<<grid_for<kSums>(a.rows, a.width), kThreads, 0, queue>>>(a);
+    run(scale_sums<kSums, From, To>, grid_for<kSums>(a.rows, a.width), stream, a);
   else
-    scale_sums<1, From, To><<<grid_for<1>(a.rows, a.width), kThreads, 0, queue>>>(a);
+    run(scale_sums<1, From, To>, grid_for<1>(a.rows, a.width), stream, a);
 }
 
 template <int kEach, typename From, typename To>
@@ -56,11 +55,10 @@ template <typename From, typename To>
 void start(const ExpandCodes& a, Stream stream) {
   const bool packs = takes_packs(a.values, a.rows, a.width, sizeof(From), kCodes) &&
                      takes_packs(a.y, a.rows, a.width, sizeof(To), kCodes);
-  const auto queue = static_cast<cudaStream_t>(stream);
   if (packs)
-    expand<kCodes, From, To><<<grid_for<kCodes>(a.rows, a.width), kThreads, 0, queue>>>(a);
+    run(expand<kCodes, From, To>, grid_for<kCodes>(a.rows, a.width), stream, a);
   else
-    expand<1, From, To><<<grid_for<1>(a.rows, a.width), kThreads, 0, queue>>>(a);
+    run(expand<1, From, To>, grid_for<1>(a.rows, a.width), stream, a);
 }
 
 }  // namespace

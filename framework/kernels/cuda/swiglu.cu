@@ -63,7 +63,7 @@ int cuda_swiglu(const SwiGlu* a, void* y, Stream stream) {
                        takes_packs(a->before, a->rows, a->before_step, sizeof(T), kPack);
     const auto kernel = packs ? swiglu_forward<kPack, T> : swiglu_forward<1, T>;
     const dim3 grid = packs ? grid_for<kPack>(a->rows, width) : grid_for<1>(a->rows, width);
-    kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, static_cast<T*>(y));
+    run(kernel, grid, stream, *a, static_cast<T*>(y));
   });
 }
 
@@ -75,8 +75,7 @@ int cuda_swiglu_grad(const SwiGlu* a, const void* grad, int64_t grad_step, void*
         halves_take_packs(*a, grad, grad_step, sizeof(T), kPack) && takes_packs(grad_x, 1, 0, sizeof(T), kPack);
     const auto kernel = packs ? swiglu_gradient<kPack, T> : swiglu_gradient<1, T>;
     const dim3 grid = packs ? grid_for<kPack>(a->rows, a->width) : grid_for<1>(a->rows, a->width);
-    kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, static_cast<const T*>(grad), grad_step,
-                                                                     static_cast<T*>(grad_x));
+    run(kernel, grid, stream, *a, static_cast<const T*>(grad), grad_step, static_cast<T*>(grad_x));
   });
 }
 

@@ -20,11 +20,13 @@ __global__ void transpose(const TransposeBytes a, int64_t tiles, int64_t tiles_a
     const int64_t top = at / tiles_across * kTile, left = at % tiles_across * kTile;
     for (int i = line; i < kTile; i += kThreads / kWords) {
       const int64_t row = top + i, column = left + word * kWord;
+      Bytes bytes{};
       if (kWhole)
-        tile[i][word] = read_pack<uint8_t, kWord>(x + row * a.width + column);
+        bytes = read_pack<uint8_t, kWord>(x + row * a.width + column);
       else
         for (int k = 0; k < kWord; ++k)
-          if (row < a.rows && column + k < a.width) tile[i][word].at[k] = x[row * a.width + column + k];
+          if (row < a.rows && column + k < a.width) bytes.at[k] = x[row * a.width + column + k];
+      tile[i][word] = bytes;
     }
     __syncthreads();
     for (int i = line; i < kTile; i += kThreads / kWords) {
@@ -49,7 +51,7 @@ int cuda_transpose_bytes(const TransposeBytes* a, Stream stream) {
   const bool whole = a->rows % kTile == 0 && a->width % kTile == 0 && takes_packs(a->x, 1, 0, 1, kWord) &&
                      takes_packs(a->y, 1, 0, 1, kWord);
   const auto kernel = whole ? transpose<true> : transpose<false>;
-  kernel<<<blocks_for(tiles), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*a, tiles, across);
+  run(kernel, blocks_for(tiles), stream, *a, tiles, across);
   return static_cast<int>(cudaGetLastError());
 }
 

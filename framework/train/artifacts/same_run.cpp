@@ -251,9 +251,11 @@ bool other_builds(const std::string& before, const std::string& now) {
 }  // namespace
 
 std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints) {
-  static constexpr std::array<std::pair<const char*, const char*>, 7> kSoft{{{"trainer", "version of the program"},
+  static constexpr std::array<std::pair<const char*, const char*>, 9> kSoft{{{"trainer", "version of the program"},
                                                                              {"torch", "LibTorch"},
                                                                              {"processor", "processor"},
+                                                                             {"kernels", "level of the fused kernels"},
+                                                                             {"products", "level of matrix products"},
                                                                              {"devices", "devices"},
                                                                              {"cuda", "CUDA"},
                                                                              {"processes", "processes"},

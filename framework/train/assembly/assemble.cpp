@@ -1,10 +1,10 @@
 #include <adapter/inject.hpp>
 #include <adapter/lora.hpp>
-#include <cache/key.hpp>
 #include <matmul/matmul.hpp>
 #include <objective/flow_matching.hpp>
 #include <planner/shape_source.hpp>
 #include <recipe/load.hpp>
+#include <recipe/options_identity.hpp>
 #include <recipe/write.hpp>
 #include <sdk/src/fused/dry_cuda.hpp>
 #include <train/assembly/assemble.hpp>
@@ -67,15 +67,12 @@ class LongestText final : public Tokenizer {
 };
 
 /// `keep = "block", granularity = "tensor"`: what a recipe says beyond the defaults of a memory strategy.
-std::string changed_options(const plugin::Found& found, const recipe::Component& component) {
+std::string changed_options(const recipe::ComponentSchema& schema, const recipe::Component& component) {
   std::string text;
-  for (const plugin::Manifest& manifest : found.manifests) {
-    if (manifest.schema.kind != "memory" || manifest.schema.name != component.kind) continue;
-    for (const recipe::OptionSpec& spec : manifest.schema.options) {
-      const auto given = component.options.values().find(spec.key);
-      if (given == component.options.values().end() || recipe::equal(given->second, spec.fallback)) continue;
-      text += (text.empty() ? "" : ", ") + spec.key + " = " + recipe::toml_text(given->second);
-    }
+  for (const recipe::OptionSpec& spec : schema.options) {
+    const auto given = component.options.values().find(spec.key);
+    if (given == component.options.values().end() || recipe::equal(given->second, spec.fallback)) continue;
+    text += (text.empty() ? "" : ", ") + spec.key + " = " + recipe::toml_text(given->second);
   }
   return text;
 }
@@ -265,8 +262,8 @@ MemoryStack Assembly::planned_stack(const BudgetPlan& plan, const std::vector<st
     if (format.label != plan.format) continue;
     found = true;
     if (wanted(plan.format))
-      strategies.push_back({format.name, std::move(format.strategy), cache::options_identity(format.options),
-                            tolerance_of(format.name).rounding});
+      strategies.push_back(
+          {format.name, std::move(format.strategy), format.settings, tolerance_of(format.name).rounding});
   }
   if (!found)
     throw Error(ExitCode::bad_input,
@@ -286,10 +283,7 @@ std::vector<std::string> Assembly::strategies() const {
 }
 
 recipe::Tolerance Assembly::tolerance_of(const std::string& strategy) const {
-  for (const plugin::Manifest& manifest : loader_.found().manifests)
-    if (manifest.schema.kind == "memory" && manifest.schema.name == strategy_of(strategy))
-      return manifest.schema.tolerance;
-  return {};
+  return plugin::schema_of(loader_.found(), "memory", strategy_of(strategy)).tolerance;
 }
 
 MemoryStack Assembly::memory_stack() {
@@ -298,10 +292,13 @@ MemoryStack Assembly::memory_stack() {
 
 MemoryStack Assembly::memory_stack(const std::vector<std::string>& names) {
   std::vector<MemoryStack::Named> strategies;
-  for (const recipe::Component& component : recipe_.memory.components)
-    if (std::find(names.begin(), names.end(), component.kind) != names.end())
-      strategies.push_back({component.kind, memory_strategy(component), cache::options_identity(component.options),
-                            tolerance_of(component.kind).rounding, changed_options(loader_.found(), component)});
+  for (const recipe::Component& component : recipe_.memory.components) {
+    if (std::find(names.begin(), names.end(), component.kind) == names.end()) continue;
+    const recipe::ComponentSchema& schema = plugin::schema_of(loader_.found(), "memory", component.kind);
+    strategies.push_back({component.kind, memory_strategy(component),
+                          recipe::options_identity(component.options, schema), schema.tolerance.rounding,
+                          changed_options(schema, component)});
+  }
   return MemoryStack(std::move(strategies));
 }
 

@@ -5,6 +5,7 @@
 #include <base/printable.hpp>
 #include <nlohmann/json.hpp>
 #include <train/assembly/device.hpp>
+#include <train/assembly/processor.hpp>
 #include <train/commands/commands.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -48,30 +49,56 @@ std::vector<std::string> devices(const Request& request) {
   return found;
 }
 
+/// Those that decide how fast products are, as /proc/cpuinfo calls them.
+std::string instructions_of(const Processor& processor) {
+  std::string text;
+  for (const std::string& flag : processor.flags)
+    for (const char* start : {"amx", "asimd", "avx", "f16c", "fma", "sse4", "sve"})
+      if (flag.starts_with(start)) text += (text.empty() ? "" : " ") + flag;
+  return text;
+}
+
+nlohmann::ordered_json to_json(const std::vector<Level>& levels) {
+  auto list = nlohmann::ordered_json::array();
+  for (const Level& level : levels) list.push_back({{"of", level.of}, {"used", level.used}, {"best", level.best}});
+  return list;
+}
+
+/// A line of the report: texts as they are, a level as "kernels x86-64-v3 of x86-64-v4".
+std::string in_words(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_object()) return value.dump();
+  const std::string used = value.at("used"), best = value.at("best");
+  return value.at("of").get<std::string>() + " " + used + (used == best ? "" : " of " + best);
+}
+
 }  // namespace
 
 int command_doctor(const Request& request) {
   const char* spin = std::getenv("GOMP_SPINCOUNT");
+  const Processor processor = this_processor();
+  const std::vector<Level> used = levels(processor);
   nlohmann::ordered_json facts{{"libtorch", request.libtorch.string()},
                                {"torch", TORCH_VERSION},
+                               {"processor", processor.name},
+                               {"instructions", instructions_of(processor)},
+                               {"levels", to_json(used)},
                                {"threads", at::get_num_threads()},
                                {"GOMP_SPINCOUNT", spin == nullptr ? "(unset)" : spin},
                                {"mapped", mapped_libraries()}};
   facts["devices"] = devices(request);  // after the libraries: it opens CUDA's
   for (const auto& [folder, origin] : request.plugins)
     facts["plugins"].push_back(folder.string() + " (" + origin + ")");
+  facts["slow_because"] = slow_because(used);
   if (request.json) {
     std::printf("%s\n", printable_json(facts).c_str());
     return 0;
   }
-  const auto text = [](const nlohmann::ordered_json& value) {
-    return value.is_string() ? value.get<std::string>() : value.dump();
-  };
   for (const auto& [name, value] : facts.items())
     if (value.is_array())
-      for (const auto& item : value) std::printf("%s %s\n", name.c_str(), text(item).c_str());
+      for (const auto& item : value) std::printf("%s %s\n", name.c_str(), in_words(item).c_str());
     else
-      std::printf("%s %s\n", name.c_str(), text(value).c_str());
+      std::printf("%s %s\n", name.c_str(), in_words(value).c_str());
   return 0;
 }
 

@@ -1,4 +1,5 @@
 #include <plugin/guard.hpp>
+#include <recipe/options_identity.hpp>
 #include <train/planning/planned.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -11,10 +12,11 @@ Candidates make_candidates(plugin::Loader& loader) {
     if (manifest.schema.kind != "memory" || manifest.schema.candidates.empty()) continue;
     loader.require("memory", name);
     for (const recipe::Candidate& one : manifest.schema.candidates) {
+      const Options options("memory." + name, one.options);
       CandidateStrategy made{name, name + (one.text.empty() ? "" : " " + one.text),
-                             Options("memory." + name, one.options), nullptr};
-      made.strategy = plugin::guard(name, "create",
-                                    [&] { return loader.registry().memory.find(name)->second.create(made.options); });
+                             recipe::options_identity(options, manifest.schema), nullptr};
+      made.strategy =
+          plugin::guard(name, "create", [&] { return loader.registry().memory.find(name)->second.create(options); });
       if (made.strategy == nullptr) throw PluginError(name, "create", "the plugin made no memory strategy");
       MemoryStrategy& s = *made.strategy;
       const bool recomputes = s.recompute_policy() != nullptr, packs = s.weight_format() != nullptr;

@@ -13,9 +13,9 @@ namespace trainer::train {
 
 /// A strategy made with the options of a `[[candidate]]`.
 struct CandidateStrategy {
-  std::string name;   ///< of the plugin
-  std::string label;  ///< name and options: `selective_checkpointing save = ["attention"]`
-  Options options;
+  std::string name;      ///< of the plugin
+  std::string label;     ///< name and options: `selective_checkpointing save = ["attention"]`
+  std::string settings;  ///< identity of its options
   std::unique_ptr<MemoryStrategy> strategy;
 };
 

@@ -1,5 +1,4 @@
 #include <base/units.hpp>
-#include <cache/key.hpp>
 #include <checkpoint/recovery.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
@@ -44,7 +43,7 @@ auto with_format(Assembly& assembly, const BatchShape& batch, const std::string&
   for (CandidateStrategy& format : candidates.formats) {
     if (format.label != label) continue;
     std::erase_if(candidates.recompute, [&](const CandidateStrategy& other) { return !compatible(format, other); });
-    strategies.push_back({format.name, std::move(format.strategy), cache::options_identity(format.options)});
+    strategies.push_back({format.name, std::move(format.strategy), format.settings});
   }
   auto made = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
   PlannedRecompute& planned = *made;
@@ -174,7 +173,7 @@ DryModel dry_model(Assembly& assembly, MemoryStack memory, const BatchShape& bat
 std::string planned_format(Assembly& assembly, const std::string& name) {
   if (name.empty()) return "none";
   for (const CandidateStrategy& format : make_candidates(assembly.loader()).formats)
-    if (format.name + " " + cache::options_identity(format.options) == name) return format.label;
+    if (format.name + " " + format.settings == name) return format.label;
   return {};
 }
 

@@ -42,24 +42,5 @@ TEST(Key, StaysTheSameFromReleaseToRelease) {
   EXPECT_EQ(latents_key(identity(), "0123", {64, 48}), "31e46c417c73471b11595308d59ca2bb");
 }
 
-Options options(Table values) { return {"text_encoder", std::move(values)}; }
-
-TEST(OptionsIdentity, DependsOnNamesTypesAndValues) {
-  const auto list = [](std::vector<int64_t> items) {
-    Array array;
-    for (const int64_t item : items) array.push_back({item});
-    return Value{array};
-  };
-  std::set<std::string> identities;
-  for (const Table& table :
-       {Table{}, Table{{"a", {}}}, Table{{"a", {int64_t{1}}}}, Table{{"a", {1.0}}}, Table{{"a", {true}}},
-        Table{{"a", {std::string("1")}}}, Table{{"b", {int64_t{1}}}}, Table{{"a", list({10, 20})}},
-        Table{{"a", list({20, 10})}}, Table{{"a", list({10, 20, 30})}}, Table{{"a", {Table{{"b", {int64_t{1}}}}}}},
-        Table{{"a", {int64_t{1}}}, {"b", {int64_t{1}}}}}) {
-    EXPECT_TRUE(identities.insert(options_identity(options(table))).second) << identities.size();
-  }
-  EXPECT_EQ(options_identity(options({{"a", list({10, 20})}})), options_identity(options({{"a", list({10, 20})}})));
-}
-
 }  // namespace
 }  // namespace trainer::cache

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <planner/byte_counter.hpp>
 
 #include <cmath>
 
@@ -144,6 +145,29 @@ TEST(GatedResidual, KeepsWhatItAddsOnlyForATrainedGate) {
     const std::vector<at::Tensor> grads = torch::autograd::grad({sum.sum()}, {x, leaf});
     EXPECT_EQ(grads[0].sum().item<double>(), 24);
     EXPECT_EQ(grads[1].sum().item<double>(), 24 * 6);
+  }
+}
+
+/// Between forward and backward: what is made beside the result. The numbers hold at every level of the processor,
+/// which the tests run at, so a plan and what elision finds dead do, too.
+TEST(KeptBytes, AreTheInputsAloneWhateverTheLevel) {
+  planner::install_byte_counter();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto made = [&](at::IntArrayRef shape) { return at::empty(shape, dtype).fill_(1).requires_grad_(); };
+    const auto kept = [](const std::function<at::Tensor()>& run) {
+      const planner::PeakMark mark(at::kCPU);
+      const at::Tensor y = run();
+      return mark.held() - static_cast<int64_t>(y.nbytes());
+    };
+    const at::Tensor x = made({2, 5, 32}), other = made({2, 5, 32}), row = made({2, 1, 32}), before = made({2, 5, 8});
+    const at::Tensor heads = made({2, 5, 2, 16}), weight = made({16}), table = at::empty({1, 5, 8, 2}).fill_(1);
+    EXPECT_EQ(kept([&] { return modulated_norm(x, row, row, 1e-6); }), 0);
+    EXPECT_EQ(kept([&] { return norm_rope({heads}, {weight}, table, 1e-6); }), 0);
+    EXPECT_EQ(kept([&] { return swiglu(x, before); }), 0);
+    EXPECT_EQ(kept([&] { return gated_residual(x, row, other); }), 0);
+    const at::Tensor rows = made({9, 32}), sum = made({9, 48}), a = at::empty({4, 32}).fill_(1).requires_grad_(),
+                     b = at::empty({48, 4}).fill_(1).requires_grad_();
+    EXPECT_EQ(kept([&] { return low_rank_sum(rows, sum, a, b, 0.5); }), 9 * 4 * 4) << "x A^T in fp32";
   }
 }
 

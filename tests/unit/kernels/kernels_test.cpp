@@ -51,7 +51,7 @@ void add_attention(const CpuKernels& cpu, std::vector<std::vector<float>>& all) 
   const auto x = numbers(kSize, 6), y = numbers(kSize, 7), z = numbers(kSize, 8), g = numbers(kSize, 9);
   const auto in = [](const std::vector<float>& data) { return HeadsIn{data.data(), kSize, kWidth, 0}; };
   const auto out = [](std::vector<float>& data) { return HeadsOut{data.data(), kSize, kWidth, 0}; };
-  const Attention a{Dtype::f32, 1, 1, kTokens, kTokens, kWidth, 0.2, in(x), in(y), in(z), &multiply};
+  const Attention a{Dtype::f32, false, 1, 1, kTokens, kTokens, kWidth, 0.2, in(x), in(y), in(z), &multiply};
   std::vector<std::vector<float>> made(5, std::vector<float>(kSize));
   made[1].resize(kTokens);
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::max(attention_bytes(a), attention_grad_bytes(a))));
@@ -86,11 +86,6 @@ std::vector<std::vector<float>> results(const CpuKernels& cpu) {
   cpu.gated_residual(residual, make(kRows * kWidth), 0, kRows);
   cpu.gated_residual_grad(residual, x.data(), make(kRows * kWidth), 0, kRows);
   cpu.gated_residual_sums(residual, x.data(), make(kWidth), 0, 1);
-  const LowRank low{Dtype::f32, kRows, kWidth, 3, 0.5, x.data(), kWidth, g.data()};
-  const auto narrow = numbers(kRows * 3, 5);
-  cpu.low_rank_down(low, make(kRows * 3), 0, kRows);
-  cpu.low_rank_up(low, narrow.data(), make(kRows * kWidth), 0, kRows);
-  cpu.low_rank_outer(low, narrow.data(), make(3 * kWidth), 0, 1);
   add_attention(cpu, all);
   return all;
 }
@@ -118,15 +113,6 @@ TEST(CpuKernels, TheBestLevelIsUsedUnlessOneIsNamed) {
     for (const CpuKernels* level : cpu_levels())
       EXPECT_NE(std::string(error.what()).find(level->level), std::string::npos) << error.what();
   }
-}
-
-TEST(CpuKernels, RowsDoNotDependOnTheRangeTheyAreIn) {
-  const auto x = numbers(kRows * kWidth, 1), weight = numbers(3 * kWidth, 2);
-  const LowRank low{Dtype::f32, kRows, kWidth, 3, 0.5, x.data(), kWidth, weight.data()};
-  std::vector<float> whole(kRows * 3), parts(kRows * 3);
-  cpu_kernels().low_rank_down(low, whole.data(), 0, kRows);
-  for (int64_t row = 0; row < kRows; ++row) cpu_kernels().low_rank_down(low, parts.data(), row, row + 1);
-  EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0);
 }
 
 TEST(CudaKernels, TheLibraryIsBuiltAndWhole) {

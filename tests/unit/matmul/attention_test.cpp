@@ -7,15 +7,20 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/norm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <matmul/attention.hpp>
 #include <matmul/matmul.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <array>
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace trainer::matmul {
@@ -37,7 +42,7 @@ class Attention : public testing::TestWithParam<at::ScalarType> {
       GTEST_SKIP() << "oneDNN has no such products for this processor";
   }
   void TearDown() override {
-    use(Library::mkl);
+    use_libtorchs();
     at::set_num_threads(1);
   }
 
@@ -60,7 +65,7 @@ class Attention : public testing::TestWithParam<at::ScalarType> {
     return all;
   }
   static Tensors by_libtorch(const Tensors& given) {
-    use(Library::mkl);
+    use_libtorchs();
     Tensors all = results(given);
     use(Library::onednn);
     return all;
@@ -160,15 +165,58 @@ TEST_P(Attention, NoNumbersReachWhateverReadsThem) {
     }
 }
 
+/// Of scores [queries, keys] that `mask` is added to.
+Tensor exact_of(const Tensors& given, const Tensor& mask) {
+  const Tensor q = given[0].to(at::kDouble), k = given[1].to(at::kDouble), v = given[2].to(at::kDouble);
+  const Tensor scores = q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3))) + mask.to(at::kDouble);
+  return scores.softmax(-1).nan_to_num(0).matmul(v);
+}
+
+TEST_P(Attention, SeesWhatTheMaskAndTheOrderLetItSee) {
+  constexpr double kLowest = -std::numeric_limits<double>::infinity();
+  const double bound = GetParam() == at::kFloat ? 1e-6 : 6e-3;
+  for (const Sizes& sizes : {Sizes{2, 2, 33, 33, 16}, Sizes{1, 2, 130, 700, 32}, Sizes{2, 1, 90, 20, 8}}) {
+    const Tensors given = inputs(sizes);
+    const auto of = [&](const std::optional<Tensor>& mask, bool causal) {
+      return at::scaled_dot_product_attention(given[0], given[1], given[2], mask, 0, causal);
+    };
+    const Tensor order = at::zeros({sizes[2], sizes[3]}, at::kDouble)
+                             .masked_fill(at::ones({sizes[2], sizes[3]}, at::kBool).tril().logical_not(), kLowest);
+    EXPECT_LT(error(of({}, true), exact_of(given, order)), bound);
+    EXPECT_LT(error(of(order == 0, false), exact_of(given, order)), bound) << "numbers that are true or false";
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{sizes[2], sizes[3]},
+                                              {sizes[0], 1, sizes[2], sizes[3]},
+                                              {1, sizes[1], sizes[2], sizes[3]}}) {
+      Tensor mask = at::randn(shape, generator_).to(GetParam());
+      mask.select(-1, 1).fill_(kLowest);
+      mask.select(-2, 4).fill_(kLowest);  // a query that sees nothing
+      EXPECT_TRUE(takes_attention(given[0], given[1], given[2], {0, false, mask, {}}));
+      EXPECT_FALSE(takes_attention_grad(given[0], given[1], given[2], {0, false, mask, {}}));
+      const Tensor y = of(mask, false);
+      EXPECT_LT(error(y, exact_of(given, mask)), bound) << mask.sizes();
+      EXPECT_EQ(y.select(2, 4).abs().max().item<double>(), 0);
+    }
+  }
+}
+
 TEST_P(Attention, WhatItDoesNotTakeIsAsBefore) {
   const Tensors given = inputs({1, 2, 33, 33, 16});
   const Tensor mask = at::randn({33, 33}, generator_).to(GetParam());
-  const auto masked = [&] { return at::scaled_dot_product_attention(given[0], given[1], given[2], mask); };
-  const auto causal = [&] { return at::scaled_dot_product_attention(given[0], given[1], given[2], {}, 0, true); };
-  const Tensor ours = masked(), ours_causal = causal();
-  use(Library::mkl);
-  EXPECT_TRUE(at::equal(ours, masked()));
-  EXPECT_TRUE(at::equal(ours_causal, causal()));
+  for (const Tensor& other : {mask.to(at::kDouble), mask.t(), mask.narrow(1, 0, 20), mask.clone().requires_grad_(true)})
+    EXPECT_FALSE(takes_attention(given[0], given[1], given[2], {0, false, other, {}}));
+  EXPECT_FALSE(takes_attention(given[0], given[1], given[2], {0.1, false, {}, {}}));
+  EXPECT_FALSE(takes_attention_grad(given[0], given[1], given[2], {0, true, {}, {}}));
+  const auto causal = [&] {
+    Tensors in;
+    for (int i = 0; i < 3; ++i) in.push_back(given[i].detach().requires_grad_(true));
+    const Tensor y = at::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0, true);
+    return torch::autograd::grad({y}, in, {given[3]});
+  };
+  const Tensors ours = causal();
+  use_libtorchs();
+  const Tensors theirs = causal();
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    EXPECT_LT(error(ours[i], theirs[i].to(at::kDouble)), GetParam() == at::kFloat ? 1e-5 : 3e-2);
   use(Library::onednn);
   const auto takes = [](const Tensor& q, const Tensor& k, const Tensor& v) { return takes_attention(q, k, v, {}); };
   EXPECT_TRUE(takes(given[0], given[1], given[2]));
@@ -180,9 +228,11 @@ TEST_P(Attention, WhatItDoesNotTakeIsAsBefore) {
   EXPECT_FALSE(takes(given[0], given[1], given[2].narrow(2, 0, 5)));
   if (GetParam() == at::kBFloat16) {
     const Tensor odd = given[0].narrow(3, 0, 15);
-    EXPECT_FALSE(takes(odd, odd, odd)) << "its products are of pairs";
+    EXPECT_EQ(takes(odd, odd, odd), !has_bf16_products()) << "the processor's products are of pairs";
   }
   use(Library::mkl);
+  EXPECT_TRUE(takes(given[0], given[1], given[2]));
+  use_libtorchs();
   EXPECT_FALSE(takes(given[0], given[1], given[2]));
 }
 

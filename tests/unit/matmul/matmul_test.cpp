@@ -4,9 +4,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/norm.h>
 #include <ATen/ops/randn.h>
@@ -15,6 +17,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 #include <matmul/matmul.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <fstream>
 #include <string>
@@ -28,7 +31,7 @@ using at::Tensor;
 class Matmul : public testing::Test {
  protected:
   void SetUp() override { use(Library::onednn); }
-  void TearDown() override { use(Library::mkl); }
+  void TearDown() override { use_libtorchs(); }
 
   static Tensor numbers(std::vector<int64_t> shape) { return at::randn(shape, generator_); }
   static bool same(const Tensor& a, const Tensor& b) { return at::equal(a, b); }
@@ -99,6 +102,67 @@ TEST_F(Matmul, WhatItDoesNotTakeIsAsBefore) {
   EXPECT_TRUE(same(at::mm(numbers({64, 0}), numbers({0, 32})), at::zeros({64, 32})));
   EXPECT_THROW(at::mm(numbers({64, 99}), b), c10::Error);
   EXPECT_THROW(at::addmm(numbers({7}), numbers({64, 100}), b), c10::Error);
+}
+
+TEST_F(Matmul, OfBf16IsRoundedOnceAndHasNoCompany) {
+  const Tensor a = numbers({90, 700}).to(at::kBFloat16), b = numbers({64, 700}).to(at::kBFloat16).t();
+  const Tensor added = numbers({90, 64}).to(at::kBFloat16), row = numbers({64}).to(at::kBFloat16);
+  const auto exact = [](const Tensor& x, const Tensor& y) { return at::matmul(x.to(at::kDouble), y.to(at::kDouble)); };
+  for (const Library library : {Library::mkl, Library::onednn}) {
+    use(library);
+    const Tensor whole = at::mm(a, b);
+    EXPECT_LT(error(whole, exact(a, b)), 2e-3);
+    EXPECT_LT(error(at::mm(a.t(), whole), exact(a.t(), whole)), 2e-3);
+    EXPECT_LT(error(at::addmm(added, a, b), exact(a, b) + added), 2e-3);
+    EXPECT_LT(error(at::addmm(row, a, b, 1, 0.5), 0.5 * exact(a, b) + row), 2e-3);
+    EXPECT_LT(error(at::addmm(row, a, b, 2, 1), exact(a, b) + 2 * row), 2e-3);
+    const Tensor batches = a.unflatten(0, {3, 30}), weights = b.unsqueeze(0).expand({3, 700, 64});
+    EXPECT_LT(error(at::bmm(batches, weights), exact(batches, weights)), 2e-3);
+    EXPECT_LT(error(at::mm(a.narrow(1, 100, 50), b.narrow(0, 0, 50)), exact(a.narrow(1, 100, 50), b.narrow(0, 0, 50))),
+              2e-3);
+    EXPECT_EQ(at::mm(a.narrow(0, 0, 0), b).size(0), 0);
+    EXPECT_THROW(at::mm(a, a), c10::Error);
+    if (has_bf16_products()) continue;
+    EXPECT_TRUE(same(at::mm(a.narrow(0, 7, 1), b), whole.narrow(0, 7, 1)));
+    at::set_num_threads(3);
+    EXPECT_TRUE(same(at::mm(a, b), whole));
+    EXPECT_TRUE(same(at::bmm(batches, weights).flatten(0, 1), whole));
+    at::set_num_threads(1);
+  }
+}
+
+/// stride, padding, kernel, channels of the pictures and of the result.
+TEST_F(Matmul, ConvolvesBf16) {
+  for (const auto& [stride, padding, kernel, in, out] :
+       std::vector<std::array<int64_t, 5>>{{1, 1, 3, 3, 20}, {2, 0, 3, 64, 40}, {1, 0, 1, 300, 33}, {1, 2, 5, 7, 5}}) {
+    const Tensor x = numbers({3, in, 19, 14}).to(at::kBFloat16), bias = numbers({out}).to(at::kBFloat16);
+    const Tensor weight = numbers({out, in, kernel, kernel}).to(at::kBFloat16);
+    const auto of = [&](const Tensor& pictures) { return at::conv2d(pictures, weight, bias, stride, padding); };
+    const Tensor exact = at::conv2d(x.to(at::kDouble), weight.to(at::kDouble), bias.to(at::kDouble), stride, padding);
+    const Tensor whole = of(x);
+    EXPECT_LT(error(whole, exact), 2e-3);
+    EXPECT_LT(error(of(x.contiguous(at::MemoryFormat::ChannelsLast)), exact), 2e-3);
+    EXPECT_LT(error(at::conv2d(x, weight, {}, stride, padding), exact - bias.to(at::kDouble).view({1, -1, 1, 1})), 2e-3);
+    const Tensor trained = x.detach().requires_grad_(true), kernels = weight.detach().requires_grad_(true);
+    const Tensor grad = numbers(whole.sizes().vec());
+    const Tensor wide = x.to(at::kDouble).requires_grad_(true), wide_kernels = weight.to(at::kDouble).requires_grad_(true);
+    const auto found = torch::autograd::grad({at::conv2d(trained, kernels, bias, stride, padding)}, {trained, kernels},
+                                             {grad.to(at::kBFloat16)});
+    const auto wanted = torch::autograd::grad({at::conv2d(wide, wide_kernels, {}, stride, padding)},
+                                              {wide, wide_kernels}, {grad.to(at::kBFloat16).to(at::kDouble)});
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_LT(error(found[i], wanted[i]), 4e-3) << i;
+    if (has_bf16_products()) continue;
+    EXPECT_TRUE(whole.is_contiguous(at::MemoryFormat::ChannelsLast));
+    EXPECT_TRUE(same(of(x.narrow(0, 1, 1)), whole.narrow(0, 1, 1)));
+    at::set_num_threads(3);
+    EXPECT_TRUE(same(of(x), whole));
+    at::set_num_threads(1);
+  }
+  const Tensor x = numbers({1, 4, 6, 6}).to(at::kBFloat16), grouped = numbers({4, 1, 3, 3}).to(at::kBFloat16);
+  EXPECT_LT(error(at::conv2d(x, grouped, {}, 1, 1, 2, 4),
+                  at::conv2d(x.to(at::kDouble), grouped.to(at::kDouble), {}, 1, 1, 2, 4)), 5e-3)
+      << "what it does not take is LibTorch's";
+  EXPECT_THROW(at::conv2d(x, numbers({4, 4, 9, 9}).to(at::kBFloat16)), c10::Error);
 }
 
 TEST_F(Matmul, GradientsComeFromAutograd) {

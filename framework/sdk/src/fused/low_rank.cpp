@@ -8,8 +8,8 @@
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
-#include <kernels/cpu.hpp>
 #include <trainer/sdk/ops/fused.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include "bindings.hpp"
 #include "dry_cuda.hpp"
@@ -39,26 +39,9 @@ Tensor down(const Tensor& x, const Tensor& weight, double factor) {
     allocate_parts(x, weight.numel(), x.size(0) * weight.size(0));
     return at::empty({x.size(0), weight.size(0)}, weight.options());
   }
-  const Tensor dense = weight.contiguous();
-  const Rows data(x);
   Tensor low = at::empty({x.size(0), weight.size(0)}, weight.options());
-  if (low.is_meta() || low.numel() == 0) return low;
-  void* const out = low.mutable_data_ptr();
-  const kernels::LowRank a{dtype_of(x), data.count,  data.width, weight.size(0),
-                           factor,      data.data(), data.step,  dense.const_data_ptr()};
-  for_units(a.rows, a.width * a.rank,
-            [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_down(a, out, begin, end); });
+  if (!low.is_meta()) multiply(x, weight.t(), std::nullopt, factor, low);
   return low;
-}
-
-/// y = base + factor low weight, both matrices dense; base may be null, or y's own memory.
-void run_up(const Tensor& weight, const Tensor& low, const void* base, int64_t base_step, double factor, Tensor& y) {
-  void* const out = y.mutable_data_ptr();
-  const kernels::LowRank a{dtype_of(y), y.size(0), y.size(1), low.size(1),
-                           factor,      base,      base_step, weight.const_data_ptr()};
-  const void* const from = low.const_data_ptr();
-  for_units(a.rows, a.width * a.rank,
-            [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_up(a, from, out, begin, end); });
 }
 
 /// y [rows, width] = base + factor low weight in `dtype`; weight [rank, width].
@@ -69,11 +52,8 @@ Tensor up(const Tensor& low, const Tensor& weight, const Maybe& base, double fac
     allocate_parts(y, low.numel() + weight.numel(), 0);
     return y;
   }
-  const Tensor dense = weight.contiguous(), rows = low.contiguous();
   Tensor y = at::empty({low.size(0), weight.size(1)}, low.options().dtype(dtype));
-  const Rows under(base.value_or(y));
-  if (y.is_meta() || y.numel() == 0) return y;
-  run_up(dense, rows, base ? under.data() : nullptr, under.step, factor, y);
+  if (!y.is_meta()) multiply(low, weight, base ? std::optional(Rows(*base).tensor) : std::nullopt, factor, y);
   return y;
 }
 
@@ -84,15 +64,8 @@ Tensor outer(const Tensor& low, const Tensor& x, double factor) {
     allocate_parts(x, low.numel(), low.size(1) * x.size(1));
     return at::empty({low.size(1), x.size(1)}, low.options());
   }
-  const Tensor rows = low.contiguous();
-  const Rows data(x);
   Tensor grad = at::empty({low.size(1), x.size(1)}, low.options());
-  if (grad.is_meta() || grad.numel() == 0) return grad;
-  void* const out = grad.mutable_data_ptr();
-  const kernels::LowRank a{dtype_of(x), data.count, data.width, low.size(1), factor, data.data(), data.step, nullptr};
-  const void* const from = rows.const_data_ptr();
-  for_units((a.width + kernels::kOuterColumns - 1) / kernels::kOuterColumns, a.rows * a.rank * kernels::kOuterColumns,
-            [&](int64_t begin, int64_t end) { kernels::cpu_kernels().low_rank_outer(a, from, out, begin, end); });
+  if (!grad.is_meta()) multiply(low.t(), x, std::nullopt, factor, grad);
   return grad;
 }
 
@@ -103,9 +76,7 @@ Tensor& up_in_place(const Tensor& low, const Tensor& weight, double factor, Tens
     allocate_parts(base, low.numel() + weight.numel(), 0);
     return base;
   }
-  const Tensor dense = weight.contiguous(), rows = low.contiguous();
-  if (base.is_meta() || base.numel() == 0) return base;
-  run_up(dense, rows, base.const_data_ptr(), base.size(1), factor, base);
+  if (!base.is_meta()) multiply(low, weight, base, factor, base);
   return base;
 }
 

@@ -1,69 +1,110 @@
-/// @file Memory for kernels under test: numbers by seed, and guards behind the end.
+/// @file Memory for kernels under test, and what every launch is held to: the same bits in every order of threads.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <kernels/eight_bits_numbers.h>
 #include <kernels/cuda.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
+#include <functional>
+#include <string>
 #include <type_traits>
 #include <vector>
 
+#include "launch.hpp"
+#include "watch.hpp"
+
+extern "C" {
+const trainer::kernels::CudaKernels* trainer_cuda_kernels_1(int layout);
+// Where the kernels are compiled for AddressSanitizer.
+[[gnu::weak]] void __asan_poison_memory_region(const volatile void* begin, std::size_t size);
+[[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* begin, std::size_t size);
+}
+
 namespace trainer::kernels::test {
 
-/// `count` elements, the first at a multiple of 16 bytes plus `offset` elements, with guards behind them.
+using on_cpu::Role;
+
+/// The table of libtrainer_cuda_kernels.so, of kernels that were compiled for the CPU.
+inline const CudaKernels& cuda() { return *trainer_cuda_kernels_1(kArgumentsLayout); }
+
+/// Numbers that look like chance, of a seed.
+inline uint64_t mixed(uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebU;
+  return x ^ x >> 31;
+}
+
+/// `count` elements, the first `offset` elements behind a multiple of 256 bytes, guards before and behind them.
 template <typename T>
 class Buffer {
  public:
-  explicit Buffer(int64_t count, int64_t offset = 0) : count_(count), offset_(offset), bytes_(size(), kGuard) {}
-  /// Between -1 and 1; bits of every kind where T is a code or a whole number.
-  static Buffer random(int64_t count, unsigned seed, int64_t offset = 0) {
-    Buffer made(count, offset);
-    unsigned state = seed * 2654435761U + 1;
-    for (int64_t i = 0; i < count; ++i) {
-      state = state * 1664525U + 1013904223U;
-      if constexpr (std::is_integral_v<T> || sizeof(T) == 1)
-        std::memcpy(made.data() + i, reinterpret_cast<const char*>(&state) + 4 - sizeof(T), sizeof(T));
-      else
-        round_to(static_cast<float>(state >> 8) / (1U << 23) - 1.0F, made.data() + i);
-    }
-    return made;
+  Buffer(Role role, int64_t count, int64_t offset = 0)
+      : count_(count), bytes_(static_cast<std::size_t>(count + offset) * sizeof(T) + 2 * kMargin + kAlign, kGuard) {
+    const auto at = reinterpret_cast<uintptr_t>(bytes_.data()) + kMargin;
+    first_ = reinterpret_cast<T*>((at + kAlign - 1) / kAlign * kAlign) + offset;
+    on_cpu::watch(first_, size(), role);
+    if (__asan_poison_memory_region == nullptr) return;
+    __asan_poison_memory_region(bytes_.data(), static_cast<std::size_t>(begin() - bytes_.data()));
+    __asan_poison_memory_region(end(), static_cast<std::size_t>(bytes_.data() + bytes_.size() - end()));
   }
-  T* data() { return reinterpret_cast<T*>(begin()); }
-  const T* data() const { return reinterpret_cast<const T*>(const_cast<Buffer*>(this)->begin()); }
-  T& operator[](int64_t i) { return data()[i]; }
-  const T& operator[](int64_t i) const { return data()[i]; }
-  /// Whether nothing was written beside the elements.
-  [[nodiscard]] bool intact() const {
-    const auto* const first = reinterpret_cast<const unsigned char*>(data());
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() {
+    if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(bytes_.data(), bytes_.size());
     const auto guard = [](unsigned char byte) { return byte == kGuard; };
-    return std::all_of(bytes_.data(), first, guard) &&
-           std::all_of(first + count_ * sizeof(T), bytes_.data() + bytes_.size(), guard);
+    EXPECT_TRUE(std::all_of(bytes_.data(), begin(), guard)) << "something was written before a buffer";
+    EXPECT_TRUE(std::all_of(end(), bytes_.data() + bytes_.size(), guard)) << "something was written behind a buffer";
+    on_cpu::unwatch(first_, size());
   }
+  /// About `middle`, at most `spread` away; any bits where T is a code or a whole number.
+  Buffer& random(uint64_t seed, double spread = 1, double middle = 0) {
+    for (int64_t i = 0; i < count_; ++i) {
+      const uint64_t bits = mixed(seed * 1000003 + static_cast<uint64_t>(i));
+      if constexpr (std::is_integral_v<T> || sizeof(T) == 1)
+        std::memcpy(static_cast<void*>(first_ + i), &bits, sizeof(T));
+      else
+        round_to(static_cast<float>(middle + spread * (static_cast<double>(bits >> 11) / 0x1p52 - 1)), first_ + i);
+    }
+    return *this;
+  }
+  T* data() { return first_; }
+  T& operator[](int64_t i) { return first_[i]; }
+  [[nodiscard]] double at(int64_t i) const { return to_float(first_[i]); }
+  [[nodiscard]] int64_t count() const { return count_; }
+  unsigned char* begin() { return reinterpret_cast<unsigned char*>(first_); }
+  unsigned char* end() { return begin() + size(); }
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(count_) * sizeof(T); }
 
  private:
   static constexpr unsigned char kGuard = 0x55;
-  static constexpr std::size_t kMargin = 64, kAlign = 16;
-  [[nodiscard]] std::size_t size() const {
-    return static_cast<std::size_t>(count_ + offset_) * sizeof(T) + 2 * kMargin;
-  }
-  unsigned char* begin() {
-    const auto at = reinterpret_cast<uintptr_t>(bytes_.data()) + kAlign;
-    return bytes_.data() + (kAlign - at % kAlign) % kAlign + kAlign + static_cast<std::size_t>(offset_) * sizeof(T);
-  }
-
-  int64_t count_, offset_;
+  static constexpr std::size_t kMargin = 128, kAlign = 256;
+  int64_t count_;
+  T* first_ = nullptr;
   std::vector<unsigned char> bytes_;
 };
 
-}  // namespace trainer::kernels::test
+/// A result's memory, filled with the pattern before each launch.
+struct Result {
+  unsigned char *begin, *end;
+  static constexpr unsigned char kPattern = 0xa5;
+  template <typename T>
+  Result(Buffer<T>& buffer) : begin(buffer.begin()), end(buffer.end()) {}
+};
 
-extern "C" const trainer::kernels::CudaKernels* trainer_cuda_kernels_1(int layout);
+struct Way {
+  std::string name;
+  on_cpu::Options options;
+};
+/// How launches are gone about. A grid that is smaller than the data must give the same bits: kernels loop over the
+/// rest.
+const std::vector<Way>& ways();
+/// The ways are one from now on: for sizes that take long.
+void go_one_way();
 
-namespace trainer::kernels::test {
-
-/// The kernels of libtrainer_cuda_kernels.so, translated and linked into the test.
-inline const CudaKernels& cuda_on_cpu() { return *trainer_cuda_kernels_1(kArgumentsLayout); }
+/// Launches in every way; all must give the bits of the first, which stay. False after a fault or an error.
+bool same_in_every_way(const std::string& what, const std::vector<Result>& results, const std::function<int()>& launch);
 
 }  // namespace trainer::kernels::test

@@ -1,25 +1,22 @@
-/// @file What the CUDA kernels use of CUDA, for the C++ compiler: the threads of a block take turns on one thread of
-/// the CPU, blocks follow each other. Slow, for tests of what kernels compute where there is no GPU; says nothing about
-/// races between blocks, nor about speed. Included before every translated kernel (translate.py). Accesses in packs are
-/// checked for their alignment.
+/// @file What the CUDA kernels use of CUDA, for the C++ compiler; included before every kernel (kernel.cpp.in). What
+/// stands behind it: launch.hpp.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "launch.hpp"
 
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static  // of the block that runs
+#define __shared__ static thread_local  // of the block that runs: the program's thread-local memory holds nothing else
 
-struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-};
-struct float2 {
+struct alignas(8) float2 {
   float x, y;
 };
 struct alignas(8) uint2 {
@@ -28,53 +25,72 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
-using cudaStream_t = void*;
-constexpr int cudaErrorInvalidValue = 1;
-inline int cudaGetLastError() { return 0; }
 using std::max;
 using std::min;
 
+inline const uint3 &threadIdx = on_cpu::place.thread, &blockIdx = on_cpu::place.block;
+inline const dim3& gridDim = on_cpu::place.grid;
+
+using cudaStream_t = void*;
+using cudaError_t = int;
+constexpr cudaError_t cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9;
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  cudaStream_t stream;
+};
+
 namespace on_cpu {
 
-extern dim3 thread_of_block, block_of_grid, size_of_grid;
+inline cudaError_t last_error = cudaSuccess;
 
-/// A launch: body() once for each thread of each block.
-void run(dim3 grid, unsigned threads, const std::function<void()>& body);
-inline void run(unsigned grid, unsigned threads, const std::function<void()>& body) { run(dim3{grid}, threads, body); }
-
-void wait_for_block();
-/// The bits that the lane `with` of this warp brings to the same call.
-uint32_t exchange(uint32_t bits, unsigned with);
+template <typename... Parameters>
+struct Kernel {
+  void (*kernel)(Parameters...);
+  std::tuple<Parameters...> arguments;
+  static void run(const void* data) {
+    const auto& self = *static_cast<const Kernel*>(data);
+    std::apply(self.kernel, self.arguments);
+  }
+};
 
 template <typename T>
-const T* checked(const T* place) {
-  if (reinterpret_cast<uintptr_t>(place) % alignof(T) != 0) std::abort();
-  return place;
+const T* aligned(const T* at) {
+  require_aligned(at, sizeof(T));
+  return at;
 }
 
 }  // namespace on_cpu
 
-#define threadIdx on_cpu::thread_of_block
-#define blockIdx on_cpu::block_of_grid
-#define gridDim on_cpu::size_of_grid
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments... arguments) {
+  const on_cpu::Kernel<Parameters...> call{kernel, {arguments...}};
+  const bool taken = on_cpu::launch(config->gridDim, config->blockDim, {call.run, &call, sizeof call});
+  return on_cpu::last_error = taken ? on_cpu::last_error : cudaErrorInvalidConfiguration;
+}
+inline cudaError_t cudaGetLastError() { return std::exchange(on_cpu::last_error, cudaSuccess); }
 
-inline void __syncthreads() { on_cpu::wait_for_block(); }
+inline void __syncthreads(on_cpu::Where where = on_cpu::Where::current()) { on_cpu::wait_for_block(where); }
+inline void __syncwarp(unsigned mask = 0xffffffffU, on_cpu::Where where = on_cpu::Where::current()) {
+  on_cpu::wait_for_warp(mask, where);
+}
 template <typename T>
-T __shfl_xor_sync(unsigned, T value, int step) {
+T __shfl_xor_sync(unsigned mask, T value, int with, on_cpu::Where where = on_cpu::Where::current()) {
   static_assert(sizeof(T) == sizeof(uint32_t));
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  bits = on_cpu::exchange(bits, static_cast<unsigned>(step));
+  bits = on_cpu::exchange(mask, bits, threadIdx.x % 32 ^ static_cast<unsigned>(with), where);
   std::memcpy(&value, &bits, sizeof bits);
   return value;
 }
 template <typename T>
 T __ldg(const T* from) {
-  return *on_cpu::checked(from);
+  on_cpu::read_through_cache(on_cpu::aligned(from));
+  return *from;
 }
 template <typename T>
 void __stwb(T* to, T value) {
-  *const_cast<T*>(on_cpu::checked(to)) = value;
+  *const_cast<T*>(on_cpu::aligned(to)) = value;
 }
 inline float __uint_as_float(unsigned bits) {
   float number;
@@ -85,4 +101,9 @@ inline unsigned __float_as_uint(float number) {
   unsigned bits;
   std::memcpy(&bits, &number, sizeof bits);
   return bits;
+}
+/// Never fused with what is added to it.
+inline float __fmul_rn(float a, float b) {
+  const volatile float product = a * b;
+  return product;
 }

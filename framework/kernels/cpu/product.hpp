@@ -1,0 +1,234 @@
+/// @file Products of matrices on the CPU, for those that no library computes well: bf16 on a processor without
+/// instructions for it, and matrices of which one side is narrow. Panels of both are widened to fp32 where they stay in
+/// cache, multiplied in registers, and rounded once. After the loops of BLIS (Van Zee, van de Geijn: "BLIS", ACM TOMS
+/// 41, 2015). Included by level.cpp alone.
+#pragma once
+
+#include <kernels/cpu.hpp>
+#include <kernels/cpu/native.hpp>
+#include <kernels/cpu/product_buffers.hpp>
+
+namespace trainer::kernels {
+namespace {
+
+template <typename Scalar>
+struct Products {
+  using V = typename Native<Scalar>::V;
+  static constexpr int64_t kLanes = Native<Scalar>::kLanes;
+  /// The sums of so many rows and two vectors of columns fill the registers: 32 of 64 bytes, or 16 smaller ones.
+  static constexpr int64_t kRows = kRegisterBytes == 64 ? 14 : 6;
+  static constexpr int64_t kColumns = 2 * kLanes;
+  static constexpr int64_t kAhead = 64, kRun = 8;
+
+  static void run(const Product& p, void* memory, int64_t begin, int64_t end) {
+    const ProductBuffers<Scalar> buffers(p, Carve(memory));
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const ProductTile tile = tile_of(p, unit);
+      int64_t k = 0;
+      do {
+        const Terms terms{k, std::min(kTerms, p.k - k), k == 0, k + kTerms >= p.k};
+        pack_right(p, tile, terms, buffers.right);
+        for (int64_t row = 0; row < tile.rows; row += kBlockRows)
+          multiply(p, buffers, tile, terms, row, std::min(kBlockRows, tile.rows - row));
+        k += kTerms;
+      } while (k < p.k);
+    }
+  }
+
+ private:
+  /// A run of terms.
+  struct Terms {
+    int64_t begin, count;
+    bool first, last;
+  };
+  struct Left {
+    const Scalar* data;
+    int64_t step;
+  };
+
+  template <typename Body>
+  TRAINER_INLINE static void with_type(Dtype dtype, const Body& body) {
+    if constexpr (sizeof(Scalar) == sizeof(double))
+      body(double{});
+    else if (dtype == Dtype::f32)
+      body(float{});
+    else
+      body(Bf16{});
+  }
+
+  /// The terms of the tile's columns, in strips.
+  static void pack_right(const Product& p, const ProductTile& tile, const Terms& terms, Scalar* to) {
+    with_type(p.b.dtype, [&](auto type) {
+      using T = decltype(type);
+      const T* const from = static_cast<const T*>(p.b.data) + tile.batch * p.b.batch_step +
+                            terms.begin * p.b.row_step + tile.column * p.b.column_step;
+      const int64_t strip = terms.count * kColumns, rest = tile.columns % kColumns, whole = tile.columns - rest;
+      if (rest != 0) std::memset(to + whole * terms.count, 0, static_cast<std::size_t>(strip) * sizeof(Scalar));
+      if (p.b.column_step == 1) {
+        // Some rows at a time, as they lie in memory: strips are a power of two apart, which caches do not like.
+        for (int64_t k = 0; k < terms.count; k += kRun)
+          for (int64_t column = 0; column < tile.columns; column += kColumns)
+            widen(from + k * p.b.row_step + column, p.b.row_step, std::min(kRun, terms.count - k),
+                  std::min(kColumns, tile.columns - column), to + column * terms.count + k * kColumns, kColumns);
+      } else {
+        for (int64_t column = 0; column < tile.columns; column += kColumns)
+          widen_turned(from + column * p.b.column_step, p.b.column_step, std::min(kColumns, tile.columns - column),
+                       terms.count, to + column * terms.count, kColumns);
+      }
+    });
+  }
+
+  /// The terms of a block of rows: as they are where they can be multiplied so, else widened.
+  static Left left_of(const Product& p, const ProductTile& tile, const Terms& terms, int64_t row, int64_t rows,
+                      Scalar* to) {
+    const int64_t step = ProductBuffers<Scalar>::left_step(p.k);
+    Left left{to, step};
+    with_type(p.a.dtype, [&](auto type) {
+      using T = decltype(type);
+      if (p.patches != nullptr) return pack_patches<T>(p, tile.row + row, rows, terms, to, step);
+      const T* const from = static_cast<const T*>(p.a.data) + tile.batch * p.a.batch_step +
+                            (tile.row + row) * p.a.row_step + terms.begin * p.a.column_step;
+      if constexpr (sizeof(T) == sizeof(Scalar))
+        if (p.a.column_step == 1) return void(left = {from, p.a.row_step});
+      if (p.a.column_step == 1)
+        widen(from, p.a.row_step, rows, terms.count, to, step);
+      else
+        widen_turned(from, p.a.column_step, terms.count, rows, to, step);
+    });
+    return left;
+  }
+
+  template <typename T>
+  static void pack_patches(const Product& p, int64_t first, int64_t rows, const Terms& terms, Scalar* to,
+                           int64_t to_step) {
+    const Patches& of = *p.patches;
+    for (int64_t row = first; row < first + rows; ++row, to += to_step) {
+      const int64_t top = row / of.out_width % of.out_height * of.step - of.down;
+      const int64_t left = row % of.out_width * of.step - of.across;
+      const T* const picture =
+          static_cast<const T*>(p.a.data) + row / of.out_width / of.out_height * of.sample_step;
+      for (int64_t k = 0; k < terms.count;) {
+        const int64_t pixel = (terms.begin + k) / of.channels, channel = (terms.begin + k) % of.channels;
+        const int64_t count = std::min(of.channels - channel, terms.count - k);
+        const int64_t y = top + pixel / of.kernel_width, x = left + pixel % of.kernel_width;
+        if (y >= 0 && y < of.height && x >= 0 && x < of.width)
+          widen(picture + y * of.row_step + x * of.channels + channel, 0, 1, count, to + k, 0);
+        else
+          std::memset(to + k, 0, static_cast<std::size_t>(count) * sizeof(Scalar));
+        k += count;
+      }
+    }
+  }
+
+  static void multiply(const Product& p, const ProductBuffers<Scalar>& buffers, const ProductTile& tile,
+                       const Terms& terms, int64_t first_row, int64_t rows) {
+    const Left left = left_of(p, tile, terms, first_row, rows, buffers.left);
+    const bool by_rows = p.k <= kFewTerms;
+    const auto part = [&](int64_t row, auto count, int64_t column) {
+      alignas(64) Scalar sums[kRows * kColumns];
+      const Scalar* const from = left.data + row * left.step;
+      const Scalar* const right = buffers.right + column * terms.count;
+      const int64_t columns = std::min(kColumns, tile.columns - column);
+      if (terms.last) fetch(p, tile, first_row + row, count, column + (by_rows ? kAhead : 0));
+      if (columns > kLanes)
+        sum<decltype(count)::value, 2>(from, left.step, right, terms.count, sums);
+      else
+        sum<decltype(count)::value, 1>(from, left.step, right, terms.count, sums);
+      put(p, buffers, tile, terms, {first_row + row, count, column, columns}, sums);
+    };
+    const auto columns_of = [&](const auto& body) {
+      for (int64_t column = 0; column < tile.columns; column += kColumns) body(column);
+    };
+    if (by_rows)
+      in_some_rows(rows, [&](int64_t row, auto count) {
+        columns_of([&](int64_t column) { part(row, count, column); });
+      });
+    else
+      columns_of([&](int64_t column) {
+        in_some_rows(rows, [&](int64_t row, auto count) { part(row, count, column); });
+      });
+  }
+
+  template <typename Body>
+  TRAINER_INLINE static void in_some_rows(int64_t rows, const Body& body) {
+    if constexpr (kRows > 8)
+      in_rows<kRows, 8, 4, 2, 1>(rows, body);
+    else
+      in_rows<kRows, 4, 2, 1>(rows, body);
+  }
+  /// body(row, size) over [0, rows) in blocks of the first size, then of the smaller ones.
+  template <int64_t kFirst, int64_t... kRest, typename Body>
+  TRAINER_INLINE static void in_rows(int64_t rows, const Body& body, int64_t row = 0) {
+    for (; row + kFirst <= rows; row += kFirst) body(row, std::integral_constant<int64_t, kFirst>());
+    if constexpr (sizeof...(kRest) > 0) in_rows<kRest...>(rows, body, row);
+  }
+
+  /// sums [kHeight, kColumns] = left [kHeight, terms] right [terms, kVectors vectors].
+  template <int64_t kHeight, int64_t kVectors>
+  static void sum(const Scalar* left, int64_t step, const Scalar* right, int64_t terms, Scalar* sums) {
+    V total[kHeight][kVectors] = {};
+    for (int64_t k = 0; k < terms; ++k) {
+      V columns[kVectors];
+      for (int64_t v = 0; v < kVectors; ++v) columns[v] = Widened<Scalar>::load(right + k * kColumns + v * kLanes);
+#pragma GCC unroll 14
+      for (int64_t row = 0; row < kHeight; ++row) {
+        const V one = repeated(left[row * step + k]);
+        for (int64_t v = 0; v < kVectors; ++v) total[row][v] += one * columns[v];
+      }
+    }
+    for (int64_t row = 0; row < kHeight; ++row)
+      for (int64_t v = 0; v < kVectors; ++v) Widened<Scalar>::store(sums + row * kColumns + v * kLanes, total[row][v]);
+  }
+
+  /// Asks for what finish() will write and add, ahead of time.
+  TRAINER_INLINE static void fetch(const Product& p, const ProductTile& tile, int64_t row, int64_t rows,
+                                   int64_t column) {
+    const int64_t size = p.type == Dtype::bf16 ? 2 : sizeof(Scalar);
+    const char* const to = static_cast<const char*>(p.c) +
+                           (tile.batch * p.c_batch_step + (tile.row + row) * p.c_step + tile.column + column) * size;
+    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(to + i * p.c_step * size, 1);
+  }
+
+  /// Rows and columns of the tile that were summed.
+  struct Part {
+    int64_t row, rows, column, columns;
+  };
+  /// Adds the sums to those of the terms before; the last go to c.
+  static void put(const Product& p, const ProductBuffers<Scalar>& buffers, const ProductTile& tile, const Terms& terms,
+                  const Part& part, Scalar* sums) {
+    Scalar* const before = buffers.sums + part.column * tile.rows + part.row * kColumns;
+    if (!terms.first)
+      for (int64_t i = 0; i < part.rows * kColumns; i += kLanes)
+        Widened<Scalar>::store(sums + i, Widened<Scalar>::load(sums + i) + Widened<Scalar>::load(before + i));
+    if (!terms.last)
+      std::memcpy(before, sums, static_cast<std::size_t>(part.rows * kColumns) * sizeof(Scalar));
+    else
+      with_type(p.type, [&](auto type) { finish<decltype(type)>(p, tile, part, sums); });
+  }
+
+  template <typename T>
+  static void finish(const Product& p, const ProductTile& tile, const Part& part, const Scalar* sums) {
+    const int64_t at_row = tile.row + part.row, at_column = tile.column + part.column;
+    T* to = static_cast<T*>(p.c) + tile.batch * p.c_batch_step + at_row * p.c_step + at_column;
+    const T* base = static_cast<const T*>(p.base.data);
+    if (base != nullptr) base += tile.batch * p.base.batch_step + at_row * p.base.row_step + at_column;
+    const auto factor = static_cast<Scalar>(p.factor);
+    for (int64_t row = 0; row < part.rows; ++row, sums += kColumns, to += p.c_step) {
+      int64_t i = 0;
+      for (; i + kLanes <= part.columns; i += kLanes) {
+        V y = Widened<Scalar>::load(sums + i) * factor;
+        if (base != nullptr) y += Widened<T>::load(base + i);
+        Widened<T>::store(to + i, y);
+      }
+      for (; i < part.columns; ++i) {
+        Scalar y = sums[i] * factor;
+        if (base != nullptr) y += Widened<T>::one(base[i]);
+        to[i] = Widened<T>::narrow(y);
+      }
+      if (base != nullptr) base += p.base.row_step;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace trainer::kernels
