@@ -214,7 +214,8 @@ def run(tests, build, case_filter, sanitize, level):
         environment.setdefault("ASAN_OPTIONS", "allocator_may_return_null=1")  # tests ask for more than there is
         environment.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")
     remove_old_results(tests, build)
-    command = ["meson", "test", "-C", str(build), "--no-rebuild", "--print-errorlogs", "-t", "5" if sanitize else "1"]
+    command = ["meson", "test", "-C", str(build), "--no-rebuild", "--print-errorlogs", "-t", "5" if sanitize else "1",
+               "--num-processes", str(len(os.sched_getaffinity(0)) + 1)]  # one more: some tests mostly wait
     return subprocess.run(command + [test["name"] for test in tests], env=environment, stdin=subprocess.DEVNULL).returncode
 
 

@@ -8,13 +8,12 @@ import subprocess
 import sys
 import threading
 
+from levels import LEVELS  # of tools/, where whoever imports this is
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # What ours asks of glibc by itself (framework/base/heap.cpp): freed blocks of up to 32 MiB stay with the process.
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 KEPT_LINES = 40  # of what a side says on stderr
-# Both sides as on a processor of that level: LibTorch's own kernels, oneDNN, MKL and ours.
-LEVELS = {"x86-64-v3": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-                        "TRAINER_CPU_LEVEL": "x86-64-v3"}}
 
 
 class Stopped(Exception):

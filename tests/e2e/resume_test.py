@@ -50,10 +50,9 @@ class Interrupted(InterruptedCase):
 
     def test_second_ctrl_c_ends_at_once(self):
         run = self.folder / "run"
-        # A first step of a second or more: both signals come before its end, when one alone would save and end with 75.
-        process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=64, train__micro_batch_size=64))
-        while "batch 64" not in process.stderr.readline():
-            self.assertIsNone(process.poll())
+        # A step of a tenth of a second or more: both signals come before its end, when the first would save and end with 75.
+        process = self.start(*self.arguments(run, run__steps=1000, train__batch_size=16, train__micro_batch_size=16))
+        self.wait_for_steps(process, run, 1)
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
         process.send_signal(signal.SIGINT)

@@ -11,8 +11,8 @@ import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ["tools/gpu_check", "tools/bench", "tools/libtorch.txt", "tests/bench", "tests/gpu", "tests/e2e/small.toml",
-           "recipes/quickstart.toml", "recipes/quickstart", "recipes/flux2_dev_one_gpu.toml", "tests/e2e/headers.py", "tests/e2e/program.py",
+SOURCES = ["tools/gpu_check", "tools/bench", "tools/levels.py", "tools/libtorch.txt", "tests/bench", "tests/gpu",
+           "tests/e2e/small.toml", "recipes/quickstart.toml", "recipes/quickstart", "recipes/flux2_dev_one_gpu.toml", "tests/e2e/headers.py", "tests/e2e/program.py",
            "tests/data/parity/tiny-dev/model", "tests/data/parity/tiny-klein/model"]
 BUILT = ["framework/cli/trainer", "framework/train/libtrainer.so", "framework/sdk/libtrainer_sdk.so.0",
          "tests/gpu/png_sizes.so", "tests/gpu/gpu_test", "tests/equivalence/equivalence_test",

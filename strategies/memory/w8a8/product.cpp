@@ -7,6 +7,7 @@
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/mm.h>
@@ -27,23 +28,22 @@ namespace {
 
 constexpr int64_t kFewestRows = 32;
 
-at::Tensor int8_product(const at::Tensor& a, const at::Tensor& b) { return at::_int_mm(a, b).to(at::kFloat); }
-
-/// fp32 numbers of contiguous 8-bit floats.
+/// fp32 numbers; those of 8-bit floats are contiguous.
 at::Tensor widened(const at::Tensor& values) {
+  if (values.scalar_type() == at::kChar) return values.to(at::kFloat);
   return fp8::dequantize({values, at::ones({1, 1}), values.size(1)}, at::kFloat);
 }
 
-/// a [M, K] w^T, w [N, K], both contiguous. LibTorch's `_scaled_mm` on the CPU expands all of w to fp32; here a few
-/// rows are expanded at a time.
-at::Tensor fp8_product_on_cpu(const at::Tensor& a, const at::Tensor& w) {
+/// a [M, K] b [K, N]; of 8-bit floats a and b^T are contiguous. LibTorch's `_scaled_mm` on the CPU expands all of b to
+/// fp32; here a few columns are expanded at a time.
+at::Tensor expanded_product(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kElements = 1 << 16;  // 256 KiB of fp32
   const at::Tensor wide = widened(a);
-  at::Tensor sums = at::empty({a.size(0), w.size(0)}, a.options().dtype(at::kFloat));
-  const int64_t step = std::max<int64_t>(16, kElements / w.size(1));
-  for (int64_t begin = 0; begin < w.size(0); begin += step) {
-    const int64_t count = std::min(step, w.size(0) - begin);
-    sums.narrow(1, begin, count).copy_(at::mm(wide, widened(w.narrow(0, begin, count)).t()));
+  at::Tensor sums = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
+  const int64_t step = std::max<int64_t>(16, kElements / b.size(0));
+  for (int64_t begin = 0; begin < b.size(1); begin += step) {
+    const int64_t count = std::min(step, b.size(1) - begin);
+    sums.narrow(1, begin, count).copy_(at::mm(wide, widened(b.narrow(1, begin, count).t()).t()));
   }
   return sums;
 }
@@ -51,10 +51,27 @@ at::Tensor fp8_product_on_cpu(const at::Tensor& a, const at::Tensor& w) {
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
   // cuBLASLt multiplies fp8 only when both operands lie along the sum.
   const at::Tensor along = b.stride(0) == 1 ? b : b.t().contiguous().t();
-  if (a.is_cpu()) return fp8_product_on_cpu(a, along.t());
+  if (a.is_cpu()) return expanded_product(a, along);
   // Without out_dtype the result would be fp8 again.
   const at::Tensor one = at::ones({}, a.options().dtype(at::kFloat));
   return at::_scaled_mm(a, along, one, one, {}, {}, at::kFloat, fast);
+}
+
+/// Whether LibTorch's int8 products on the CPU are: it asks the processor for VNNI and then oneDNN for the product, which
+/// adds in 16 bits, and saturates, where ONEDNN_MAX_CPU_ISA holds it below that.
+bool int8_is_exact() {
+  static const bool exact = [] {
+    const at::AutoDispatchBelowADInplaceOrView below;  // no operation of the model
+    const at::Tensor most = at::full({kFewestRows, 64}, 127, at::kChar);
+    return at::_int_mm(most, most.t()).eq(127 * 127 * 64).all().item<bool>();
+  }();
+  return exact;
+}
+
+/// int32, or fp32 of the same numbers.
+at::Tensor int8_sums(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_cpu() || int8_is_exact()) return at::_int_mm(a, b);
+  return expanded_product(a, b);
 }
 
 /// With so many more rows of zeros.
@@ -66,7 +83,7 @@ at::Tensor with_rows(const at::Tensor& values, int64_t more) {
 
 /// int32 or fp32.
 at::Tensor sums_of(const at::Tensor& a, const at::Tensor& along, bool fast) {
-  return a.scalar_type() == at::kChar ? at::_int_mm(a, along) : fp8_product(a, along, fast);
+  return a.scalar_type() == at::kChar ? int8_sums(a, along) : fp8_product(a, along, fast);
 }
 
 /// `columns`: scales [N].
@@ -163,7 +180,7 @@ at::Tensor scaled_product(const at::Tensor& x, const at::Tensor& factors, const 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, bool fast_accumulation) {
   const int64_t rows = a.size(0), more = kFewestRows - rows;
   if (more > 0) return product(with_rows(a, more), b, fast_accumulation).narrow(0, 0, rows);
-  return a.scalar_type() == at::kChar ? int8_product(a, b) : fp8_product(a, b, fast_accumulation);
+  return a.scalar_type() == at::kChar ? int8_sums(a, b).to(at::kFloat) : fp8_product(a, b, fast_accumulation);
 }
 
 }  // namespace trainer::w8a8
