@@ -203,9 +203,15 @@ struct Products {
   TRAINER_INLINE static void fetch(const Product& p, const ProductTile& tile, int64_t row, int64_t rows,
                                    int64_t column) {
     const int64_t size = p.type == Dtype::bf16 ? 2 : sizeof(Scalar);
-    const char* const to = static_cast<const char*>(p.c) +
-                           (tile.batch * p.c_batch_step + (tile.row + row) * p.c_step + tile.column + column) * size;
+    const auto at = [&](const void* data, int64_t batch_step, int64_t row_step) {
+      return static_cast<const char*>(data) +
+             (tile.batch * batch_step + (tile.row + row) * row_step + tile.column + column) * size;
+    };
+    const char* const to = at(p.c, p.c_batch_step, p.c_step);
     for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(to + i * p.c_step * size, 1);
+    if (p.base.data == nullptr || p.base.row_step == 0) return;
+    const char* const from = at(p.base.data, p.base.batch_step, p.base.row_step);
+    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(from + i * p.base.row_step * size);
   }
 
   /// Rows and columns of the tile that were summed.
