@@ -91,8 +91,10 @@ class Parity {
   /// Reference latents of the "ref." case.
   [[nodiscard]] std::vector<at::Tensor> references() const;
 
- private:
+  /// [channels / 2], of all sinusoids of the reference.
   [[nodiscard]] at::Tensor reference_frequencies() const;
+
+ private:
   std::filesystem::path directory_;
   NamedTensors tensors_;
   nlohmann::json sizes_;
