@@ -108,7 +108,7 @@ using HeadsOut = Heads<void *>;
 using Multiply = void (*)(Dtype, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
                           const void *a, const void *b, float *c);
 
-/// y = softmax(scale q k^T + mask) v for each head. fp32 or bf16 (with an even width).
+/// y = softmax(scale q k^T + mask) v for each head. fp32 or bf16 (with an even width, unless it is widened).
 struct Attention {
   Dtype dtype;
   bool widened;  ///< bf16 is multiplied as fp32, for a processor without products of bf16

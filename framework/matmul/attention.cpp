@@ -1,10 +1,11 @@
 #include <matmul/attention.hpp>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 #include <kernels/cpu.hpp>
 #include <matmul/matmul.hpp>
@@ -37,20 +38,16 @@ void small_product(kernels::Dtype dtype, int64_t m, int64_t n, int64_t k, int64_
                                 static_cast<const at::BFloat16*>(b), c, /*paired=*/true);
 }
 
-/// oneDNN has small products of fp32 on a processor with AVX2.
+/// oneDNN has small products of fp32 on a processor with AVX2, where LibTorch may use it; elsewhere LibTorch's brgemm
+/// falls back to MKL, whose bits depend on threads.
 bool multiplies_floats() {
-  static const bool there = [] {
-    try {
-      const float one = 1;
-      float sum = 0;
-      small_product(kernels::Dtype::f32, 1, 1, 1, 1, 1, 1, false, &one, &one, &sum);
-      at::native::cpublas::brgemm_release(false);
-      return sum == 1;
-    } catch (const c10::Error&) {
-      return false;
-    }
-  }();
+#if defined(__x86_64__)
+  static const bool there =
+      __builtin_cpu_supports("avx2") != 0 && at::get_cpu_capability() != "DEFAULT" && at::Context::hasMKLDNN();
   return there;
+#else
+  return false;
+#endif
 }
 
 bool takes(at::ScalarType type, int64_t width) {

@@ -55,14 +55,14 @@ bool takes(const Tensor& a, const Tensor& b, int64_t dim) {
          (dim == 2 || a.size(0) == b.size(0));
 }
 
-/// Below AVX-512 LibTorch keeps even fp32 from oneDNN: then `onednn` is our panels, which are as fast.
+/// Below AVX-512 LibTorch keeps even fp32 from oneDNN: then `onednn` is our panels.
 bool onednn_is_there() {
   static const bool there = [] {
     try {
       const Tensor one = at::ones({1, 1}), result = at::empty({1, 1});
       at::native::mkldnn_matmul(one, one, result, 0, 1);
       return true;
-    } catch (const c10::Error&) {
+    } catch (const std::exception&) {
       return false;
     }
   }();
@@ -102,12 +102,16 @@ Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Sc
                      !beta.isComplex() && !alpha.isComplex();
   // With an alpha of 0 oneDNN's call returns before it scales; with a beta of 0 what is added must not be read.
   if (!suits || beta.toDouble() == 0 || alpha.toDouble() == 0) return at::cpu::addmm(added, a, b, beta, alpha);
+  const bool library = a.scalar_type() == at::kFloat && onednn_is_there();
+  if (!library && beta.toDouble() != 1) return at::cpu::addmm(added, a, b, beta, alpha);
   Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-  result.copy_(added);
-  if (a.scalar_type() == at::kFloat && onednn_is_there())
+  if (library) {
+    result.copy_(added);
     at::native::mkldnn_matmul(a, b, result, beta.to<float>(), alpha.to<float>());
-  else
-    multiply(a, b, result, alpha.toDouble(), beta.toDouble() == 1 ? result : result.mul_(beta));
+  } else {
+    const bool lies = added.stride(-1) == 1 && (added.dim() == 1 || added.sizes() == result.sizes());
+    multiply(a, b, lies && added.size(-1) == result.size(1) ? added : result.copy_(added), alpha.toDouble(), result);
+  }
   return result;
 }
 

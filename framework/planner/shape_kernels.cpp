@@ -7,11 +7,13 @@
 #include <planner/attention_shapes.hpp>
 #include <planner/shape_kernels.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <tuple>
+#include <vector>
 
 namespace trainer::planner {
 namespace {
@@ -98,6 +100,10 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const Maybe&, at::IntA
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                         at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool,
                                                         at::IntArrayRef, int64_t, std::array<bool, 3> wanted) {
+  // Where the processor does not multiply bf16, framework/matmul works on copies.
+  std::vector<Tensor> wide;
+  if (x.scalar_type() == at::kBFloat16 && !has_bf16_products())
+    for (const Tensor& t : {grad, x, weight}) wide.push_back(at::empty_like(t, t.options().dtype(at::kFloat)));
   return {wanted[0] ? at::empty_like(x) : Tensor(), wanted[1] ? at::empty_like(weight) : Tensor(),
           wanted[2] ? at::empty({grad.size(1)}, grad.options()) : Tensor()};
 }

@@ -107,7 +107,7 @@ Work autoencoder(const nlohmann::json& settings, at::ScalarType dtype) {
 
 void run(const nlohmann::json& settings) {
   if (const int threads = settings.at("threads"); threads > 0) at::set_num_threads(threads);
-  if (settings.at("matmul") != "mkl") matmul::use(matmul::suited());
+  matmul::use(settings.at("matmul") == "mkl" ? matmul::Library::mkl : matmul::suited());
   const c10::AutoGradMode no_grad(false);
   const at::ScalarType dtype = settings.at("dtype") == "bf16" ? at::kBFloat16 : at::kFloat;
   const std::string part = settings.at("part");

@@ -193,7 +193,7 @@ void time_operators(Setup& setup) {
 void run(const nlohmann::json& settings) {
   if (const int threads = settings.at("threads"); threads > 0) at::set_num_threads(threads);
   using namespace trainer::matmul;
-  if (settings.value("matmul", "auto") != "mkl") use(suited());
+  use(settings.value("matmul", "auto") == "mkl" ? Library::mkl : suited());
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   void* counter = nullptr;
   if (const std::string library = settings.at("counter"); !library.empty()) {

@@ -22,7 +22,7 @@ using prove::Setting;
 using prove::Trained;
 using prove::Trajectory;
 
-constexpr uint64_t kSeeds = 3;
+constexpr uint64_t kSeeds = 5;
 constexpr double kMargin = 2.5;  ///< of the largest distance over the seeds
 
 at::Tensor norm_of(const at::Tensor& tensor) { return at::norm(tensor); }
