@@ -5,6 +5,7 @@
 #pragma once
 
 #include <kernels/cpu.hpp>
+#include <kernels/cpu/codes.hpp>
 #include <kernels/cpu/native.hpp>
 #include <kernels/cpu/product_buffers.hpp>
 
@@ -27,7 +28,7 @@ struct Products {
       int64_t k = 0;
       do {
         const Terms terms{k, std::min(kTerms, p.k - k), k == 0, k + kTerms >= p.k};
-        pack_right(p, tile, terms, buffers.right);
+        pack_right(p, tile, terms, buffers);
         for (int64_t row = 0; row < tile.rows; row += kBlockRows)
           multiply(p, buffers, tile, terms, row, std::min(kBlockRows, tile.rows - row));
         k += kTerms;
@@ -57,25 +58,40 @@ struct Products {
   }
 
   /// The terms of the tile's columns, in strips.
-  static void pack_right(const Product& p, const ProductTile& tile, const Terms& terms, Scalar* to) {
-    with_type(p.b.dtype, [&](auto type) {
+  static void pack_right(const Product& p, const ProductTile& tile, const Terms& terms,
+                         const ProductBuffers<Scalar>& buffers) {
+    Scalar* const to = buffers.right;
+    const bool coded = p.codes != nullptr;
+    const Matrix b = coded ? expanded(*p.codes, tile, terms, buffers.expanded) : p.b;
+    with_type(b.dtype, [&](auto type) {
       using T = decltype(type);
-      const T* const from = static_cast<const T*>(p.b.data) + tile.batch * p.b.batch_step +
-                            terms.begin * p.b.row_step + tile.column * p.b.column_step;
+      const T* const from =
+          static_cast<const T*>(b.data) +
+          (coded ? 0 : tile.batch * b.batch_step + terms.begin * b.row_step + tile.column * b.column_step);
       const int64_t strip = terms.count * kColumns, rest = tile.columns % kColumns, whole = tile.columns - rest;
       if (rest != 0) std::memset(to + whole * terms.count, 0, static_cast<std::size_t>(strip) * sizeof(Scalar));
-      if (p.b.column_step == 1) {
+      if (b.column_step == 1) {
         // Some rows at a time, as they lie in memory: strips are a power of two apart, which caches do not like.
         for (int64_t k = 0; k < terms.count; k += kRun)
           for (int64_t column = 0; column < tile.columns; column += kColumns)
-            widen(from + k * p.b.row_step + column, p.b.row_step, std::min(kRun, terms.count - k),
+            widen(from + k * b.row_step + column, b.row_step, std::min(kRun, terms.count - k),
                   std::min(kColumns, tile.columns - column), to + column * terms.count + k * kColumns, kColumns);
       } else {
         for (int64_t column = 0; column < tile.columns; column += kColumns)
-          widen_turned(from + column * p.b.column_step, p.b.column_step, std::min(kColumns, tile.columns - column),
+          widen_turned(from + column * b.column_step, b.column_step, std::min(kColumns, tile.columns - column),
                        terms.count, to + column * terms.count, kColumns);
       }
     });
+  }
+
+  /// The terms of the tile's columns, of codes.
+  static Matrix expanded(const Codes& codes, const ProductTile& tile, const Terms& terms, uint16_t* to) {
+    if (codes.turned) {
+      expand(codes, tile.column, tile.columns, terms.begin, terms.count, to);
+      return {to, Dtype::bf16, 1, terms.count, 0};
+    }
+    expand(codes, terms.begin, terms.count, tile.column, tile.columns, to);
+    return {to, Dtype::bf16, tile.columns, 1, 0};
   }
 
   /// The terms of a block of rows: as they are where they can be multiplied so, else widened.

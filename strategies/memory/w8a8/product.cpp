@@ -9,10 +9,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linspace.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <trainer/sdk/ops/eight_bits.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
 #include <array>
@@ -29,29 +29,18 @@ constexpr int64_t kFewestRows = 32;
 
 at::Tensor int8_product(const at::Tensor& a, const at::Tensor& b) { return at::_int_mm(a, b).to(at::kFloat); }
 
-/// fp32 numbers of contiguous 8-bit floats.
-at::Tensor widened(const at::Tensor& values) {
-  return fp8::dequantize({values, at::ones({1, 1}), values.size(1)}, at::kFloat);
-}
-
-/// a [M, K] w^T, w [N, K], both contiguous. LibTorch's `_scaled_mm` on the CPU expands all of w to fp32; here a few
-/// rows are expanded at a time.
-at::Tensor fp8_product_on_cpu(const at::Tensor& a, const at::Tensor& w) {
-  constexpr int64_t kElements = 1 << 16;  // 256 KiB of fp32
-  const at::Tensor wide = widened(a);
-  at::Tensor sums = at::empty({a.size(0), w.size(0)}, a.options().dtype(at::kFloat));
-  const int64_t step = std::max<int64_t>(16, kElements / w.size(1));
-  for (int64_t begin = 0; begin < w.size(0); begin += step) {
-    const int64_t count = std::min(step, w.size(0) - begin);
-    sums.narrow(1, begin, count).copy_(at::mm(wide, widened(w.narrow(0, begin, count)).t()));
-  }
-  return sums;
+/// LibTorch's `_scaled_mm` on the CPU expands all of b to fp32; here it is expanded in the product's panels.
+at::Tensor fp8_product_on_cpu(const at::Tensor& a, const at::Tensor& b) {
+  const bool turned = b.stride(0) == 1;
+  const at::Tensor values = (turned ? b.t() : b).contiguous(), one = at::ones({1, 1}, a.options().dtype(at::kFloat));
+  const at::Tensor wide = fp8::dequantize({a, one, a.size(1)}, at::kFloat);
+  return multiply_packed(wide, values, one, values.size(1), turned);
 }
 
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
+  if (fp8::on_cpu(a)) return fp8_product_on_cpu(a, b);
   // cuBLASLt multiplies fp8 only when both operands lie along the sum.
   const at::Tensor along = b.stride(0) == 1 ? b : b.t().contiguous().t();
-  if (a.is_cpu()) return fp8_product_on_cpu(a, along.t());
   // Without out_dtype the result would be fp8 again.
   const at::Tensor one = at::ones({}, a.options().dtype(at::kFloat));
   return at::_scaled_mm(a, along, one, one, {}, {}, at::kFloat, fast);
