@@ -5,6 +5,8 @@
 /// be a multiple of anything. Sums are formed in fp32 (fp64 for fp64 data), always in the same order.
 #pragma once
 
+#include <kernels/eight_bits.h>
+
 #include <cstdint>
 
 namespace trainer::kernels {
@@ -79,6 +81,16 @@ struct Patches {
   int64_t sample_step, row_step;   ///< of the pictures; a pixel's channels, and a row's pixels, lie side by side
 };
 
+/// A matrix [height, width] of 8-bit numbers, as in ExpandCodes, of which a product takes the bf16 numbers.
+struct Codes {
+  Number type;
+  int64_t width, block;
+  const uint8_t *values;
+  const float *scale;
+  int64_t scale_step;
+  bool turned;  ///< the product takes its transpose
+};
+
 /// c = factor a b + base for each of `batches` matrices, a [m, k], b [k, n]. fp32 and bf16 in any mixture, summed in
 /// fp32 and rounded once, or all fp64. An element of c depends on its row, its column and k alone: neither on the
 /// other rows nor on how the product is cut, and it is the same on every processor with fused multiply-adds.
@@ -92,6 +104,7 @@ struct Product {
   int64_t c_step, c_batch_step;
   int64_t tile_rows, tile_columns;   ///< of c that a unit computes (cpu.hpp: cut())
   const Patches *patches = nullptr;  ///< where given, a's rows are those of the pictures at a.data
+  const Codes *codes = nullptr;      ///< where given, they are b; of one batch, and c is not fp64
 };
 
 /// Rows of attention heads, [samples, tokens, heads] of them, at any steps; a row is `width` elements.

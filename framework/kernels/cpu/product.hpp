@@ -5,20 +5,20 @@
 #pragma once
 
 #include <kernels/cpu.hpp>
-#include <kernels/cpu/native.hpp>
-#include <kernels/cpu/product_buffers.hpp>
+#include <kernels/cpu/product_panels.hpp>
 
 namespace trainer::kernels {
 namespace {
 
 template <typename Scalar>
 struct Products {
+  using Panel = Panels<Scalar>;
+  using Left = typename Panel::Left;
   using V = typename Native<Scalar>::V;
-  static constexpr int64_t kLanes = Native<Scalar>::kLanes;
+  static constexpr int64_t kLanes = Native<Scalar>::kLanes, kColumns = Panel::kColumns;
   /// The sums of so many rows and two vectors of columns fill the registers: 32 of 64 bytes, or 16 smaller ones.
   static constexpr int64_t kRows = kRegisterBytes == 64 ? 14 : 6;
-  static constexpr int64_t kColumns = 2 * kLanes;
-  static constexpr int64_t kAhead = 64, kRun = 8;
+  static constexpr int64_t kAhead = 64;
   static constexpr int64_t kLine = 64 / sizeof(Scalar);  ///< of a cache
 
   static void run(const Product& p, void* memory, int64_t begin, int64_t end) {
@@ -28,7 +28,7 @@ struct Products {
       int64_t k = 0;
       do {
         const Terms terms{k, std::min(kTerms, p.k - k), k == 0, k + kTerms >= p.k};
-        pack_right(p, tile, terms, buffers.right);
+        Panel::pack_right(p, tile, terms, buffers);
         for (int64_t row = 0; row < tile.rows; row += kBlockRows)
           multiply(p, buffers, tile, terms, row, std::min(kBlockRows, tile.rows - row));
         k += kTerms;
@@ -37,95 +37,9 @@ struct Products {
   }
 
  private:
-  /// A run of terms.
-  struct Terms {
-    int64_t begin, count;
-    bool first, last;
-  };
-  struct Left {
-    const Scalar* data;
-    int64_t step;
-  };
-
-  template <typename Body>
-  TRAINER_INLINE static void with_type(Dtype dtype, const Body& body) {
-    if constexpr (sizeof(Scalar) == sizeof(double))
-      body(double{});
-    else if (dtype == Dtype::f32)
-      body(float{});
-    else
-      body(Bf16{});
-  }
-
-  /// The terms of the tile's columns, in strips.
-  static void pack_right(const Product& p, const ProductTile& tile, const Terms& terms, Scalar* to) {
-    with_type(p.b.dtype, [&](auto type) {
-      using T = decltype(type);
-      const T* const from = static_cast<const T*>(p.b.data) + tile.batch * p.b.batch_step +
-                            terms.begin * p.b.row_step + tile.column * p.b.column_step;
-      const int64_t strip = terms.count * kColumns, rest = tile.columns % kColumns, whole = tile.columns - rest;
-      if (rest != 0) std::memset(to + whole * terms.count, 0, static_cast<std::size_t>(strip) * sizeof(Scalar));
-      if (p.b.column_step == 1) {
-        // Some rows at a time, as they lie in memory: strips are a power of two apart, which caches do not like.
-        for (int64_t k = 0; k < terms.count; k += kRun)
-          for (int64_t column = 0; column < tile.columns; column += kColumns) {
-            for (int64_t i = kRun; i < 2 * kRun; ++i) __builtin_prefetch(from + (k + i) * p.b.row_step + column);
-            widen(from + k * p.b.row_step + column, p.b.row_step, std::min(kRun, terms.count - k),
-                  std::min(kColumns, tile.columns - column), to + column * terms.count + k * kColumns, kColumns);
-          }
-      } else {
-        for (int64_t column = 0; column < tile.columns; column += kColumns)
-          widen_turned(from + column * p.b.column_step, p.b.column_step, std::min(kColumns, tile.columns - column),
-                       terms.count, to + column * terms.count, kColumns);
-      }
-    });
-  }
-
-  /// The terms of a block of rows: as they are where they can be multiplied so, else widened.
-  static Left left_of(const Product& p, const ProductTile& tile, const Terms& terms, int64_t row, int64_t rows,
-                      Scalar* to) {
-    const int64_t step = ProductBuffers<Scalar>::left_step(p.k);
-    Left left{to, step};
-    with_type(p.a.dtype, [&](auto type) {
-      using T = decltype(type);
-      if (p.patches != nullptr) return pack_patches<T>(p, tile.row + row, rows, terms, to, step);
-      const T* const from = static_cast<const T*>(p.a.data) + tile.batch * p.a.batch_step +
-                            (tile.row + row) * p.a.row_step + terms.begin * p.a.column_step;
-      if constexpr (sizeof(T) == sizeof(Scalar))
-        if (p.a.column_step == 1) return void(left = {from, p.a.row_step});
-      if (p.a.column_step == 1)
-        widen(from, p.a.row_step, rows, terms.count, to, step);
-      else
-        widen_turned(from, p.a.column_step, terms.count, rows, to, step);
-    });
-    return left;
-  }
-
-  template <typename T>
-  static void pack_patches(const Product& p, int64_t first, int64_t rows, const Terms& terms, Scalar* to,
-                           int64_t to_step) {
-    const Patches& of = *p.patches;
-    for (int64_t row = first; row < first + rows; ++row, to += to_step) {
-      const int64_t top = row / of.out_width % of.out_height * of.step - of.down;
-      const int64_t left = row % of.out_width * of.step - of.across;
-      const T* const picture =
-          static_cast<const T*>(p.a.data) + row / of.out_width / of.out_height * of.sample_step;
-      for (int64_t k = 0; k < terms.count;) {
-        const int64_t pixel = (terms.begin + k) / of.channels, channel = (terms.begin + k) % of.channels;
-        const int64_t count = std::min(of.channels - channel, terms.count - k);
-        const int64_t y = top + pixel / of.kernel_width, x = left + pixel % of.kernel_width;
-        if (y >= 0 && y < of.height && x >= 0 && x < of.width)
-          widen(picture + y * of.row_step + x * of.channels + channel, 0, 1, count, to + k, 0);
-        else
-          std::memset(to + k, 0, static_cast<std::size_t>(count) * sizeof(Scalar));
-        k += count;
-      }
-    }
-  }
-
   static void multiply(const Product& p, const ProductBuffers<Scalar>& buffers, const ProductTile& tile,
                        const Terms& terms, int64_t first_row, int64_t rows) {
-    const Left left = left_of(p, tile, terms, first_row, rows, buffers.left);
+    const Left left = Panel::left_of(p, tile, terms, first_row, rows, buffers.left);
     const bool by_rows = p.k <= kFewTerms;
     const auto part = [&](int64_t row, auto count, int64_t column) {
       alignas(64) Scalar sums[kRows * kColumns];
@@ -228,7 +142,7 @@ struct Products {
     if (!terms.last)
       std::memcpy(before, sums, static_cast<std::size_t>(part.rows * kColumns) * sizeof(Scalar));
     else
-      with_type(p.type, [&](auto type) { finish<decltype(type)>(p, tile, part, sums); });
+      Panel::with_type(p.type, [&](auto type) { finish<decltype(type)>(p, tile, part, sums); });
   }
 
   template <typename T>

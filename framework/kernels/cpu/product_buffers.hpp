@@ -37,6 +37,8 @@ struct ProductBuffers {
         right(carve.take<Scalar>(padded(std::min(p.tile_columns, p.n)) * std::min(kTerms, p.k))),
         sums(p.k > kTerms ? carve.take<Scalar>(padded(std::min(p.tile_columns, p.n)) * std::min(p.tile_rows, p.m))
                           : nullptr),
+        expanded(p.codes != nullptr ? carve.take<uint16_t>(std::min(p.tile_columns, p.n) * std::min(kTerms, p.k))
+                                    : nullptr),
         bytes(carve.used()) {}
   static int64_t padded(int64_t columns) { return parts_of(columns, kStrip) * kStrip; }
   /// Not a power of two: rows that share a set of the cache would push each other out.
@@ -44,6 +46,7 @@ struct ProductBuffers {
   Scalar* left;   ///< [kBlockRows, terms]
   Scalar* right;  ///< strips of columns: [strips, terms, columns of a strip]
   Scalar* sums;   ///< of the runs so far: [strips, rows, columns of a strip]
+  uint16_t* expanded;  ///< bf16 numbers of codes, as they lie: the terms of a tile's columns
   int64_t bytes;
 };
 

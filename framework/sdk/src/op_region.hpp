@@ -18,7 +18,12 @@
 #include <string>
 #include <vector>
 
-namespace trainer::recompute {
+namespace trainer {
+
+/// To every FlopCounter of this thread.
+void count_flops(double flops);
+
+namespace recompute {
 
 /// A replay made other heavy calls than its forward.
 struct OtherCalls : Error {
@@ -140,4 +145,5 @@ void install_heavy_kernels();
 /// Short text of a tensor's shape and dtype, for matching and messages.
 std::string text_of(const at::Tensor& tensor);
 
-}  // namespace trainer::recompute
+}  // namespace recompute
+}  // namespace trainer

@@ -12,6 +12,8 @@
 #include <memory>
 #include <new>
 
+#include "op_region.hpp"
+
 namespace at::native::cpublas {
 // LibTorch exports them for its own kernels.
 TORCH_API void brgemm(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
@@ -49,6 +51,15 @@ kernels::Dtype dtype_of(const Tensor& tensor) {
     case at::kBFloat16: return kernels::Dtype::bf16;
     case at::kDouble: return kernels::Dtype::f64;
     default: TORCH_CHECK(false, "multiply: fp32, bf16 or fp64, not ", tensor.scalar_type());
+  }
+}
+
+kernels::Number number_of(const Tensor& codes) {
+  switch (codes.scalar_type()) {
+    case at::kFloat8_e4m3fn: return kernels::Number::e4m3;
+    case at::kFloat8_e5m2: return kernels::Number::e5m2;
+    case at::kChar: return kernels::Number::int8;
+    default: TORCH_CHECK(false, "multiply_packed: e4m3, e5m2 or int8, not ", codes.scalar_type());
   }
 }
 
@@ -121,6 +132,29 @@ void multiply(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bas
   TORCH_CHECK((p.a.dtype == kernels::Dtype::f64) == wide && (p.b.dtype == kernels::Dtype::f64) == wide,
               "multiply: fp64 with other types");
   run(p);
+}
+
+Tensor multiply_packed(const Tensor& x, const Tensor& values, const Tensor& scale, int64_t block, bool turned) {
+  const auto fits = [&] {
+    if (x.dim() != 2 || values.dim() != 2 || scale.dim() != 2 || block <= 0) return false;
+    return x.size(1) == values.size(turned ? 1 : 0) && scale.size(1) * block >= values.size(1) &&
+           (scale.size(0) == 1 || scale.size(0) == values.size(0)) && values.is_contiguous() && scale.is_contiguous() &&
+           scale.scalar_type() == at::kFloat && x.scalar_type() != at::kDouble;
+  };
+  TORCH_CHECK(fits(), "multiply_packed: ", x.scalar_type(), x.sizes(), turned ? " with the transpose of " : " with ",
+              values.sizes(), ", dense, and ", scale.scalar_type(), scale.sizes(), ", one for ", block, " columns");
+  const Tensor left = readable(x);
+  Tensor result = at::empty({x.size(0), values.size(turned ? 0 : 1)}, x.options());
+  count_flops(2.0 * static_cast<double>(result.numel() * x.size(1)));
+  if (result.numel() == 0 || result.is_meta()) return result;
+  const kernels::Codes codes{number_of(values), values.size(1), block,
+                             static_cast<const uint8_t*>(values.const_data_ptr()), scale.const_data_ptr<float>(),
+                             scale.size(0) == 1 ? 0 : scale.size(1), turned};
+  kernels::Product p{1, x.size(0), result.size(1), x.size(1), matrix_of(left), {}, 1, {}, dtype_of(result),
+                     result.mutable_data_ptr(), result.stride(0), 0, 0, 0};
+  p.codes = &codes;
+  run(p);
+  return result;
 }
 
 at::Tensor convolve(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, int64_t stride,

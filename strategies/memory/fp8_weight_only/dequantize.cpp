@@ -5,9 +5,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Float8_e5m2.h>
 #include <trainer/sdk/ops/eight_bits.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
 #include <array>
@@ -24,10 +26,17 @@ Numbers numbers_of() {
     numbers.at(code) = Float8(static_cast<uint8_t>(code), Float8::from_bits());
   return numbers;
 }
+template <>
+Numbers numbers_of<int8_t>() {
+  Numbers numbers{};
+  for (unsigned code = 0; code < numbers.size(); ++code) numbers.at(code) = static_cast<int8_t>(code);
+  return numbers;
+}
 
 const Numbers& numbers_of(at::ScalarType dtype) {
-  static const Numbers e4m3 = numbers_of<c10::Float8_e4m3fn>(), e5m2 = numbers_of<c10::Float8_e5m2>();
-  return dtype == at::kFloat8_e4m3fn ? e4m3 : e5m2;
+  static const Numbers e4m3 = numbers_of<c10::Float8_e4m3fn>(), e5m2 = numbers_of<c10::Float8_e5m2>(),
+                       int8 = numbers_of<int8_t>();
+  return dtype == at::kFloat8_e4m3fn ? e4m3 : dtype == at::kChar ? int8 : e5m2;
 }
 
 /// One run of codes that share a scale. A long run is looked up in a table of its 256 products, a short one multiplied.
@@ -98,6 +107,17 @@ at::Tensor dequantize(const Packed& packed, at::ScalarType dtype) {
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, dtype, "dequantize",
                                   [&] { expand_rows<scalar_t>(packed, dense); });
   return dense;
+}
+
+bool on_cpu(const at::Tensor& tensor) {
+  return tensor.is_cpu() || (tensor.is_meta() && !eight_bits::has_kernels(tensor));
+}
+
+at::Tensor product(const at::Tensor& x, const Packed& packed, bool turned) {
+  if (on_cpu(x) && x.scalar_type() == at::kBFloat16 && !has_bf16_products())
+    return multiply_packed(x, packed.values, packed.scale, packed.column_block, turned);
+  const at::Tensor dense = dequantize(packed, x.scalar_type());
+  return at::mm(x, turned ? dense.t() : dense);
 }
 
 }  // namespace trainer::fp8

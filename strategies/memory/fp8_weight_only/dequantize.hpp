@@ -1,4 +1,4 @@
-/// @file Packed weights back to matrices: what every forward and backward through a packed layer does first.
+/// @file Packed weights back to matrices, and products with them.
 #pragma once
 
 #include "quantize.hpp"
@@ -12,5 +12,12 @@ at::Tensor dequantize(const Packed& packed, at::ScalarType dtype);
 
 /// The same with LibTorch's operators, for any device.
 at::Tensor dequantize_by_operators(const Packed& packed, at::ScalarType dtype);
+
+/// Whether the CPU computes with it, or would where a dry run stands for that.
+bool on_cpu(const at::Tensor& tensor);
+
+/// x W^T (`turned`) or x W in x's dtype, with W dequantized in it. Where the SDK's panels take the place of LibTorch's
+/// products of bf16, W is expanded in them; the bits are the same.
+at::Tensor product(const at::Tensor& x, const Packed& packed, bool turned);
 
 }  // namespace trainer::fp8

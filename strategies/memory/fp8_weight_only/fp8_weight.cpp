@@ -8,14 +8,14 @@
 namespace trainer::fp8 {
 
 at::Tensor Fp8Weight::matmul(const at::Tensor& x) const {
-  const at::Tensor weight = dense(x.scalar_type());
-  if (keeping_) kept_ = weight;
-  return at::mm(x, weight.t());
+  if (!keeping_) return product(x, packed_, /*turned=*/true);
+  kept_ = dense(x.scalar_type());
+  return at::mm(x, kept_.t());
 }
 
 at::Tensor Fp8Weight::grad_input(const at::Tensor& g) const {
   const bool kept = kept_.defined() && kept_.scalar_type() == g.scalar_type();
-  return at::mm(g, kept ? kept_ : dense(g.scalar_type()));
+  return kept ? at::mm(g, kept_) : product(g, packed_, /*turned=*/false);
 }
 
 at::Tensor Fp8Weight::dense(at::ScalarType dtype) const { return dequantize(packed_, dtype); }

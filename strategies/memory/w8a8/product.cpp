@@ -10,10 +10,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linspace.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <trainer/sdk/ops/eight_bits.hpp>
+#include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
 #include <array>
@@ -28,30 +28,20 @@ namespace {
 
 constexpr int64_t kFewestRows = 32;
 
-/// fp32 numbers; those of 8-bit floats are contiguous.
-at::Tensor widened(const at::Tensor& values) {
-  if (values.scalar_type() == at::kChar) return values.to(at::kFloat);
-  return fp8::dequantize({values, at::ones({1, 1}), values.size(1)}, at::kFloat);
-}
-
-/// a [M, K] b [K, N]; of 8-bit floats a and b^T are contiguous. LibTorch's `_scaled_mm` on the CPU expands all of b to
-/// fp32; here a few columns are expanded at a time.
+/// a [M, K] b [K, N], any of which may lie transposed. LibTorch's `_scaled_mm` on the CPU expands all of b to fp32; here
+/// it is expanded in the product's panels.
 at::Tensor expanded_product(const at::Tensor& a, const at::Tensor& b) {
-  constexpr int64_t kElements = 1 << 16;  // 256 KiB of fp32
-  const at::Tensor wide = widened(a);
-  at::Tensor sums = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
-  const int64_t step = std::max<int64_t>(16, kElements / b.size(0));
-  for (int64_t begin = 0; begin < b.size(1); begin += step) {
-    const int64_t count = std::min(step, b.size(1) - begin);
-    sums.narrow(1, begin, count).copy_(at::mm(wide, widened(b.narrow(1, begin, count).t()).t()));
-  }
-  return sums;
+  const bool turned = b.stride(0) == 1;
+  const at::Tensor values = (turned ? b.t() : b).contiguous(), one = at::ones({1, 1}, a.options().dtype(at::kFloat));
+  const at::Tensor wide =
+      a.scalar_type() == at::kChar ? a.to(at::kFloat) : fp8::dequantize({a, one, a.size(1)}, at::kFloat);
+  return multiply_packed(wide, values, one, values.size(1), turned);
 }
 
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
+  if (fp8::on_cpu(a)) return expanded_product(a, b);
   // cuBLASLt multiplies fp8 only when both operands lie along the sum.
   const at::Tensor along = b.stride(0) == 1 ? b : b.t().contiguous().t();
-  if (a.is_cpu()) return expanded_product(a, along);
   // Without out_dtype the result would be fp8 again.
   const at::Tensor one = at::ones({}, a.options().dtype(at::kFloat));
   return at::_scaled_mm(a, along, one, one, {}, {}, at::kFloat, fast);

@@ -2,7 +2,6 @@
 #include "w8a8_weight.hpp"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/mm.h>
 #include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <fp8_weight_only/dequantize.hpp>
@@ -19,7 +18,7 @@ W8A8Weight::W8A8Weight(fp8::Packed packed, std::shared_ptr<Shared> shared)
 }
 
 at::Tensor W8A8Weight::matmul(const at::Tensor& x) const {
-  if (!in_8_bits_) return at::mm(x, dense(x.scalar_type()).t());
+  if (!in_8_bits_) return fp8::product(x, packed_, /*turned=*/true);
   if (eight_bits::has_kernels(x)) return scaled_product(x, {}, packed_.values.t(), channels(), *shared_);
   const Rows rows = quantize_rows(x, code_);
   const at::Tensor sums = product(rows.values, packed_.values.t(), shared_->fast_accumulation);
@@ -27,7 +26,7 @@ at::Tensor W8A8Weight::matmul(const at::Tensor& x) const {
 }
 
 at::Tensor W8A8Weight::grad_input(const at::Tensor& g) const {
-  if (!in_8_bits_) return at::mm(g, dense(g.scalar_type()));
+  if (!in_8_bits_) return fp8::product(g, packed_, /*turned=*/false);
   if (eight_bits::has_kernels(g)) return scaled_product(g, channels(), packed_.values, {}, *shared_);
   const Rows rows = quantize_rows(g * packed_.scale.t(), code_);
   const at::Tensor sums = product(rows.values, packed_.values, shared_->fast_accumulation);
@@ -38,10 +37,7 @@ at::Tensor W8A8Weight::channels() const {
   return packed_.scale.expand({packed_.values.size(0), 1}).contiguous().view({-1});
 }
 
-at::Tensor W8A8Weight::dense(at::ScalarType dtype) const {
-  if (eight_bits::has_kernels(packed_.values)) return fp8::dequantize(packed_, dtype);
-  return code_ == Code::int8 ? fp8::dequantize_by_operators(packed_, dtype) : fp8::dequantize(packed_, dtype);
-}
+at::Tensor W8A8Weight::dense(at::ScalarType dtype) const { return fp8::dequantize(packed_, dtype); }
 
 int64_t W8A8Weight::bytes() const { return static_cast<int64_t>(packed_.values.nbytes() + packed_.scale.nbytes()); }
 

@@ -37,14 +37,15 @@ TEST(Dequantize, RoundsOnce) {
 /// Shapes below and above the length from which a table is used, and column blocks that end early.
 TEST(Dequantize, LoopAndOperatorsAgreeBitForBit) {
   for (const int64_t in : {64, 192, 576, 1024})
-    for (const Granularity granularity : {Granularity::channel, Granularity::tensor, Granularity::block}) {
-      const Packed packed = quantize(random_matrix(70, in), granularity, "w");
-      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
-        const at::Tensor dense = dequantize(packed, dtype);
-        EXPECT_EQ(dense.scalar_type(), dtype);
-        EXPECT_TRUE(test::same_bits(dense, dequantize_by_operators(packed, dtype))) << in << ' ' << dtype;
+    for (const Granularity granularity : {Granularity::channel, Granularity::tensor, Granularity::block})
+      for (const Code code : {Code::e4m3, Code::int8}) {
+        const Packed packed = quantize(random_matrix(70, in), granularity, "w", code);
+        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+          const at::Tensor dense = dequantize(packed, dtype);
+          EXPECT_EQ(dense.scalar_type(), dtype);
+          EXPECT_TRUE(test::same_bits(dense, dequantize_by_operators(packed, dtype))) << in << ' ' << dtype;
+        }
       }
-    }
   Packed ragged{random_matrix(6, 300).to(at::kFloat8_e4m3fn), random_matrix(6, 3, 2).abs(), 128};
   EXPECT_TRUE(test::same_bits(dequantize(ragged, at::kFloat), dequantize_by_operators(ragged, at::kFloat)));
   const at::Tensor last = ragged.values.narrow(1, 256, 44).to(at::kFloat) * ragged.scale.narrow(1, 2, 1);

@@ -2,10 +2,14 @@
 /// handle.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <gtest/gtest.h>
 #include <fp8_weight_only/dequantize.hpp>
 #include <fp8_weight_only/fp8_weight.hpp>
+#include <trainer/sdk/ops/products.hpp>
+#include <trainer/sdk/recompute.hpp>
 
 #include <support/parity.hpp>
 
@@ -76,6 +80,52 @@ TEST(Fp8Weight, SavesNothingButTheHandle) {
       << "the expanded weight was counted while it lived";
   y.sum().backward();
   EXPECT_EQ(bytes.live(), kRows * kWeightOut * 4 + kRows * kWeightIn * 4) << "y and the gradient";
+}
+
+Packed odd(at::ScalarType code, int64_t scales, int64_t block) {
+  const at::Tensor numbers = random_matrix(71, 301) * 20;
+  return {code == at::kChar ? numbers.round().to(code) : numbers.to(code), random_matrix(scales, 301 / block + 1).abs(),
+          block};
+}
+
+/// Expanded in the product's panels, on every processor, forward and backward.
+TEST(Fp8Weight, PanelsHaveTheBitsOfTheExpandedWeight) {
+  for (const at::ScalarType code : {at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kChar})
+    for (const Packed& packed : {odd(code, 1, 301), odd(code, 71, 301), odd(code, 71, 64), odd(code, 71, 7)})
+      for (const bool turned : {true, false}) {
+        const at::Tensor x = random_matrix(45, turned ? 301 : 71, 2).to(at::kBFloat16);
+        const at::Tensor dense = dequantize(packed, at::kBFloat16), weight = turned ? dense.t() : dense;
+        at::Tensor expected = at::mm(x, weight);
+        EXPECT_TRUE(test::same_bits(product(x, packed, turned), expected)) << code << turned;
+        multiply(x, weight, std::nullopt, 1, expected);
+        const at::Tensor y = multiply_packed(x, packed.values, packed.scale, packed.column_block, turned);
+        EXPECT_TRUE(test::same_bits(y, expected)) << code << turned;
+      }
+}
+
+/// So does a dry run, which counts the same operations.
+TEST(Fp8Weight, PanelsExpandNoWholeWeight) {
+  const Packed packed = quantize(random_matrix(1024, 512), Granularity::channel, "w");
+  const Packed dry{at::empty_like(packed.values, at::kMeta), at::empty_like(packed.scale, at::kMeta), 512};
+  const at::Tensor x = random_matrix(3, 512).to(at::kBFloat16);
+  const FlopCounter flops;
+  CountedBytes bytes;
+  const at::Tensor y = product(x, packed, /*turned=*/true);
+  EXPECT_EQ(flops.flops(), 2.0 * 3 * 512 * 1024);
+  if (!has_bf16_products()) {
+    EXPECT_EQ(bytes.peak(), 3 * 1024 * 2) << "the result";
+  }
+  const at::Tensor planned = product(x.to(at::kMeta), dry, /*turned=*/true);
+  EXPECT_EQ(planned.sizes(), y.sizes());
+  EXPECT_EQ(flops.flops(), 4.0 * 3 * 512 * 1024);
+}
+
+TEST(Fp8Weight, RefusesScalesThatDoNotFit) {
+  const Packed packed = quantize(random_matrix(64, 128), Granularity::block, "w");
+  const at::Tensor x = random_matrix(3, 128).to(at::kBFloat16);
+  EXPECT_THROW(multiply_packed(x, packed.values, packed.scale, 32, true), c10::Error);
+  EXPECT_THROW(multiply_packed(x, packed.values, packed.scale, 64, false), c10::Error);
+  EXPECT_THROW(multiply_packed(x, x, packed.scale, 64, true), c10::Error);
 }
 
 TEST(Fp8Weight, NoHistory) {

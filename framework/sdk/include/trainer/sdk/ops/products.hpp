@@ -1,5 +1,5 @@
 /// @file Products of matrices on the CPU that no library computes well there: of bf16 on a processor without
-/// instructions for it, and of matrices of which one side is narrow.
+/// instructions for it, of matrices of which one side is narrow, and with 8-bit numbers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +21,12 @@ TRAINER_API bool has_bf16_products();
 /// have their own. Throws c10::Error where shapes or types do not fit.
 TRAINER_API void multiply(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& base, double factor,
                           at::Tensor& result);
+
+/// x W^T (`turned`) or x W for a matrix of 8-bit numbers W = values * scale as in eight_bits::expand(), in bf16: bit for
+/// bit what multiply() makes of W expanded, but W is expanded in panels alone (then 1 MiB a thread). x is a matrix of
+/// fp32 or bf16, as is the result; no derivatives. Throws c10::Error where shapes or types do not fit.
+TRAINER_API at::Tensor multiply_packed(const at::Tensor& x, const at::Tensor& values, const at::Tensor& scale,
+                                       int64_t block, bool turned);
 
 /// The convolution of x [B, C, H, W] with weight [O, C, kh, kw] and bias [O], if any, all of one type, fp32 or bf16, as a
 /// product by panels: what multiply() says of bits and memory holds for a pixel. The result lies in the channels-last
