@@ -7,6 +7,7 @@
 #include <base/unfinished.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/signals.hpp>
+#include <matmul/matmul.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
 #include <train/artifacts/identities.hpp>
@@ -146,7 +147,9 @@ void Run::require_same(const checkpoint::Loaded& found) const {
                                       "; choose another run.output, so that they are not lost");
   require_same_recipe(parse_recipe(saved.recipe, assembly_.loader().found()), recipe_, folder_,
                       checkpoint::kTheCheckpoint, request_.resume_with);
-  require_same_content(found, fingerprints(), recipe_, request_.resume_with);
+  require_same_content(
+      found, fingerprints(), recipe_, request_.resume_with,
+      [this](const std::string& key, const std::string& now) { return as_first_recorded(assembly_, key, now); });
   if (const std::string changed = inexact_because(found, fingerprints()); !changed.empty())
     log_warning("the run goes on, but perhaps not to the last bit as it would have without a stop:" + changed);
 }
@@ -208,6 +211,8 @@ std::map<std::string, std::string> Run::fingerprints() const {
                                          {"encoders", prepared_.encoders_identity},
                                          {"formats", loaded_.memory.format_name()}};
   all.merge(levels_record());
+  std::string& products = all["products"];
+  products += (products.empty() ? "fp32 by " : ", fp32 by ") + matmul::name_of(matmul::used());
   all.insert(weights_.begin(), weights_.end());
   return all;
 }
