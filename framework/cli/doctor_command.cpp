@@ -4,7 +4,8 @@
 namespace trainer::cli {
 
 void add_doctor(CLI::App& app, Common& common) {
-  CLI::App* command = app.add_subcommand("doctor", "Show which LibTorch, libraries, devices and instructions are really used, and what slows them");
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Show which LibTorch, libraries, devices and instructions are really used, and what slows them");
   command->footer("Example: trainer doctor");
   command->callback([&common] {
     common.action = [&common] {

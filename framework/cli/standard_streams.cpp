@@ -4,6 +4,7 @@
 #include <cli/standard_streams.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -23,15 +24,16 @@ void open_closed_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF)
       static_cast<void>(::open("/dev/null", O_RDWR));  // gets the lowest number that is free: this one
+  // Most results fit, so that what keeps them from being written is still known when the program ends.
+  static std::array<char, std::size_t{1} << 20> kept;
+  if (::isatty(STDOUT_FILENO) == 0) std::setvbuf(stdout, kept.data(), _IOFBF, kept.size());
 }
 
 int after_output(int code) {
   errno = 0;
   std::cout.flush();
   const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-  int why = errno;
-  // An earlier write failed, of more than the buffer holds: what it said is gone, and the next one says it again.
-  if (failed && why == 0 && ::write(STDOUT_FILENO, "\n", 1) == -1) why = errno;
+  const int why = errno;  // 0 where an earlier write failed, of more than the buffer holds
   if (!failed || why == EPIPE || reader_gone()) return code;
   std::fprintf(stderr, "error: not all results could be written to stdout%s%s\n", why != 0 ? ": " : "",
                why != 0 ? std::strerror(why) : "");

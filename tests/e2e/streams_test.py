@@ -51,6 +51,17 @@ class Streams(RunCase):
                 self.assertEqual(result.code, IO, str(result))
                 self.assertIn("not all results could be written to stdout: No space left on device", result.err)
 
+    def test_a_file_that_was_cut_off_holds_results_alone(self):
+        long = self.folder / "long.safetensors"
+        tensor = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+        write_safetensors(long, {"__metadata__": {"note": "x" * 9000}, "tensor": tensor}, bytes(4))
+        whole = self.expect(0, [], "--json", "inspect", long).out
+        result = self.checked(self.in_shell('ulimit -f 8; exec "$@" >cut', "--json", "inspect", long))
+        self.assertEqual(result.code, IO, str(result))
+        self.assertIn("not all results could be written to stdout: File too large", result.err)
+        cut = (self.folder / "cut").read_text()
+        self.assertTrue(0 < len(cut) < len(whole) and whole.startswith(cut), cut[-20:])
+
     def test_a_reader_that_goes_is_no_error(self):
         reader, writer = os.pipe()
         os.close(reader)
