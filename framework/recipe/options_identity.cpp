@@ -6,15 +6,37 @@
 #include <array>
 #include <bit>
 #include <type_traits>
+#include <utility>
 
 namespace trainer::recipe {
 namespace {
 
-/// The first checkpoints and caches hash these whatever their values are, so they always count. This list never grows:
-/// an option that is not in it counts where it differs from its default.
-constexpr std::array<std::string_view, 9> kAlwaysCounted{
-    "exclude", "fast_accumulation", "granularity",   "keep", "layers", "max_tokens",
-    "tiling",  "micro_batch",       "system_message"};
+struct Counted {
+  std::string_view kind, name, key;
+};
+
+/// The first checkpoints hash these whatever their values are, so they always count. This list never grows: an option
+/// that is not in it counts where it differs from its default.
+constexpr std::array<Counted, 14> kAlwaysCounted{{{"text_encoder", "mistral", "max_tokens"},
+                                                  {"text_encoder", "mistral", "layers"},
+                                                  {"text_encoder", "mistral", "system_message"},
+                                                  {"text_encoder", "mistral", "micro_batch"},
+                                                  {"text_encoder", "qwen3", "max_tokens"},
+                                                  {"text_encoder", "qwen3", "layers"},
+                                                  {"text_encoder", "qwen3", "micro_batch"},
+                                                  {"autoencoder", "flux2_vae", "tiling"},
+                                                  {"memory", "fp8_weight_only", "granularity"},
+                                                  {"memory", "fp8_weight_only", "keep"},
+                                                  {"memory", "fp8_weight_only", "exclude"},
+                                                  {"memory", "fp8_w8a8", "exclude"},
+                                                  {"memory", "fp8_w8a8", "fast_accumulation"},
+                                                  {"memory", "int8_w8a8", "exclude"}}};
+
+bool always_counts(const ComponentSchema& schema, const std::string& key) {
+  return std::any_of(kAlwaysCounted.begin(), kAlwaysCounted.end(), [&](const Counted& one) {
+    return one.kind == schema.kind && one.name == schema.name && one.key == key;
+  });
+}
 
 void add_value(FieldHash& hash, const Value& value) {
   hash.add(static_cast<int64_t>(value.data.index()));
@@ -50,11 +72,13 @@ bool has_default(const OptionSpec& spec, const Table& values) {
 std::string options_identity(const Options& options, const ComponentSchema& schema) {
   Table counted = options.values();
   for (const OptionSpec& spec : schema.options)
-    if (std::find(kAlwaysCounted.begin(), kAlwaysCounted.end(), spec.key) == kAlwaysCounted.end() &&
-        has_default(spec, options.values()))
-      counted.erase(spec.key);
+    if (!always_counts(schema, spec.key) && has_default(spec, options.values())) counted.erase(spec.key);
+  return identity_of_all({options.section(), std::move(counted)});
+}
+
+std::string identity_of_all(const Options& options) {
   FieldHash hash;
-  add_value(hash, Value{counted});
+  add_value(hash, Value{options.values()});
   return hash.hex();
 }
 

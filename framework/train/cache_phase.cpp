@@ -236,6 +236,27 @@ std::map<std::string, std::string> identities_of_data(Assembly& assembly, const 
           {"encoders", identity_of(encoders_of(assembly))}};
 }
 
+std::string as_first_recorded(Assembly& assembly, const std::string& key, const std::string& now) {
+  const recipe::Recipe& recipe = assembly.recipe();
+  if (key == "encoders") {
+    cache::Encoders encoders = encoders_of(assembly);
+    encoders.text_encoder.options = recipe::identity_of_all(recipe.text_encoder.options);
+    if (recipe.pictures()) encoders.autoencoder.options = recipe::identity_of_all(recipe.autoencoder.options);
+    return identity_of(encoders);
+  }
+  if (key != "formats") return now;
+  const std::string name = now.substr(0, now.find(' '));
+  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.loader().found(), "memory", name);
+  std::vector<Options> choices;  // of the recipe, or of its memory budget
+  for (const recipe::Component& component : recipe.memory.components)
+    if (component.kind == name) choices.push_back(component.options);
+  for (const recipe::Candidate& one : schema.candidates) choices.emplace_back("memory." + name, one.options);
+  for (const Options& options : choices)
+    if (now == name + " " + recipe::options_identity(options, schema))
+      return name + " " + recipe::identity_of_all(options);
+  return now;
+}
+
 std::string empty_captions_warning(const recipe::Recipe& recipe, const data::Dataset& dataset) {
   const bool wanted = recipe.train.caption_dropout < 1 && !dataset.samples.empty();
   if (!wanted || std::any_of(dataset.samples.begin(), dataset.samples.end(),

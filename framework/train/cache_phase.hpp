@@ -32,6 +32,10 @@ struct Prepared {
 /// What a checkpoint of a run on `dataset`, as it is scanned, would hold as "data" and "encoders".
 std::map<std::string, std::string> identities_of_data(Assembly& assembly, const data::Dataset& dataset);
 
+/// What the first versions recorded as `key` ("encoders", "formats") for what is recorded as `now`: they hashed all
+/// options, of whichever plugin. `now` itself for every other key.
+std::string as_first_recorded(Assembly& assembly, const std::string& key, const std::string& now);
+
 /// What is worth a warning about the data: "" or that no sample has a caption though not all are to be dropped.
 std::string empty_captions_warning(const recipe::Recipe& recipe, const data::Dataset& dataset);
 

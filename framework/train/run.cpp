@@ -146,7 +146,9 @@ void Run::require_same(const checkpoint::Loaded& found) const {
                                       "; choose another run.output, so that they are not lost");
   require_same_recipe(parse_recipe(saved.recipe, assembly_.loader().found()), recipe_, folder_,
                       checkpoint::kTheCheckpoint, request_.resume_with);
-  require_same_content(found, fingerprints(), recipe_, request_.resume_with);
+  require_same_content(
+      found, fingerprints(), recipe_, request_.resume_with,
+      [this](const std::string& key, const std::string& now) { return as_first_recorded(assembly_, key, now); });
   if (const std::string changed = inexact_because(found, fingerprints()); !changed.empty())
     log_warning("the run goes on, but perhaps not to the last bit as it would have without a stop:" + changed);
 }

@@ -238,14 +238,24 @@ def xxh128(data):
     return f"{found.high:016x}{found.low:016x}"
 
 
-def reseal(checkpoint, name, data):
-    """Replaces a file of a checkpoint and makes the manifest right again, as someone who edits it could."""
+def hash_of(*fields):
+    """Of texts and numbers, as the program hashes them."""
+    mark = b"\xff" * 8
+    data = b"".join(mark + struct.pack("<q", one) if isinstance(one, int) else struct.pack("<q", len(one)) + one.encode()
+                    for one in fields)
+    return xxh128(data)
+
+
+def reseal(checkpoint, name, data, **fingerprints):
+    """Replaces a file of a checkpoint, and what it says of others, and makes the manifest right again, as someone who
+    edits it could."""
     (checkpoint / name).write_bytes(data)
     path = checkpoint / "MANIFEST.json"
     manifest = json.loads("".join(path.read_text().splitlines(keepends=True)[:-1]))
     for record in manifest["files"]:
         if record["name"] == name:
             record.update(bytes=len(data), xxh128=xxh128(data))
+    manifest["fingerprints"].update(fingerprints)
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     path.write_text(text + f"xxh128 {xxh128(text.encode())}\n")
 

@@ -9,9 +9,20 @@ import random
 import struct
 import subprocess
 import sys
+import tomllib
 import unittest
 
-from program import ROOT, SMALL, Case, log_lines, read_header, settings, write_safetensors
+from program import (
+    ROOT,
+    SMALL,
+    Case,
+    hash_of,
+    log_lines,
+    read_header,
+    reseal,
+    settings,
+    write_safetensors,
+)
 
 RECIPES = ROOT / "tests" / "out_of_tree"
 BAD_RECIPE = 78
@@ -132,6 +143,29 @@ class LanguageModel(Strangers):
         self.run_recipe("toy_lm.toml", self.file, "parts", texts=["going on after step 15"])
         files = [self.folder / run / "model/toy_lm-40.safetensors" for run in ("whole", "parts")]
         self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
+
+    def test_a_run_of_the_first_versions_goes_on(self):
+        """They recorded the options of every plugin also where they have their default."""
+
+        def encoders(*options):
+            table, integer = 6, 2
+            values = [field for name, value in options for field in (name, integer, value)]
+            return hash_of("bytes", "", "", hash_of(table, len(options), *values), dtype, "", "", "", "", "")
+
+        def record(identity):
+            checkpoint = max((self.folder / "run/ckpt").glob("step-*"))
+            reseal(checkpoint, "state.json", (checkpoint / "state.json").read_bytes(), encoders=identity)
+
+        self.run_recipe("toy_lm.toml", self.file, "run", run__steps=2)
+        dtype = tomllib.loads((self.folder / "run/recipe.toml").read_text())["text_encoder"]["dtype"]
+        manifest = (self.folder / "run/ckpt/step-0000000002/MANIFEST.json").read_text()
+        self.assertIn(f'"encoders": "{encoders()}"', manifest, "what has its default is left out")
+        record(encoders(("length", 64)))
+        recipe = [RECIPES / "toy_lm.toml", *settings(model__path=self.file, run__output=self.folder / "run", run__steps=3)]
+        self.expect(0, "data, weights and encoders are those", "check", *recipe)
+        self.run_recipe("toy_lm.toml", self.file, "run", texts=["going on after step 2"], run__steps=3)
+        record(encoders(("length", 65)))
+        self.run_recipe("toy_lm.toml", self.file, "run", code=BAD_RECIPE, texts=["text encoder, tokenizer"], run__steps=4)
 
     def test_lokr_with_every_strategy_is_the_plain_run(self):
         lokr = ["adapter.kind=lokr", "adapter.rank=2", "train.threads=1"]

@@ -271,11 +271,12 @@ std::string inexact_because(const checkpoint::Loaded& saved, const std::map<std:
 }
 
 bool require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
-                          const recipe::Recipe& recipe, const std::string& resume_with) {
+                          const recipe::Recipe& recipe, const std::string& resume_with,
+                          const EarlierForm& earlier_form) {
   bool all_same = true;
   const auto require_same = [&](const std::string& key, const std::string& now, const std::string& what) {
     const auto it = saved.manifest.fingerprints.find(key);
-    if (it == saved.manifest.fingerprints.end() || it->second == now) return;
+    if (it == saved.manifest.fingerprints.end() || it->second == now || it->second == earlier_form(key, now)) return;
     if (resume_with == "recipe") {
       log_warning(what + " are not those that the checkpoint " + saved.folder.string() + " was trained on");
       all_same = false;

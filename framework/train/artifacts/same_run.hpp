@@ -8,6 +8,7 @@
 #include <train/artifacts/train_state.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -46,10 +47,13 @@ std::vector<std::string> overrides_to_checkpoint(const recipe::Recipe& now, cons
 /// In words, for a warning.
 std::string gone_on_as_checkpoint(const std::vector<std::string>& overrides);
 
+/// What earlier versions recorded for a fingerprint, by its key and its value now.
+using EarlierForm = std::function<std::string(const std::string& key, const std::string& now)>;
 /// Throws Error (bad_recipe) when data, weights or weight formats are not those of the checkpoint; with `resume_with`
-/// "recipe" that is a warning, and false is returned.
+/// "recipe" that is a warning, and false is returned. `earlier_form`: asked where a value differs.
 bool require_same_content(const checkpoint::Loaded& saved, const std::map<std::string, std::string>& fingerprints,
-                          const recipe::Recipe& recipe, const std::string& resume_with = {});
+                          const recipe::Recipe& recipe, const std::string& resume_with,
+                          const EarlierForm& earlier_form);
 
 /// A stored recipe, which is complete: `extends` in it is refused, so that it names no file. `found`: the components.
 /// Throws Error (bad_recipe).

@@ -309,8 +309,9 @@ std::string check_content(Assembly& assembly, const Request& request, const data
   std::map<std::string, std::string> now = identities_of_data(assembly, dataset);
   now.merge(identities_of_weights(assembly.recipe(), *assembly.load_model(ModelUse::outline).source));
   if (assembly.recipe().memory.budget == 0) now["formats"] = assembly.memory_stack().format_name();
-  const bool same =
-      require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe(), request.resume_with);
+  const bool same = require_same_content(
+      {{}, newest.manifest, newest.folder}, now, assembly.recipe(), request.resume_with,
+      [&](const std::string& key, const std::string& value) { return as_first_recorded(assembly, key, value); });
   return std::string("data, weights and encoders are ") + (same ? "" : "not ") + "those of " + newest.folder.string();
 }
 

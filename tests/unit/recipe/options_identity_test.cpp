@@ -12,8 +12,9 @@ Value list(std::vector<int64_t> items) {
   return {array};
 }
 
-std::string identity(Table values, std::vector<OptionSpec> specs = {}) {
-  return options_identity({"text_encoder", std::move(values)}, {"mistral", "text_encoder", "", std::move(specs)});
+std::string identity(Table values, std::vector<OptionSpec> specs = {}, const std::string& name = "mistral",
+                     const std::string& kind = "text_encoder") {
+  return options_identity({kind, std::move(values)}, {name, kind, "", std::move(specs)});
 }
 
 OptionSpec spec(std::string key, Value fallback) { return {.key = std::move(key), .fallback = std::move(fallback)}; }
@@ -48,6 +49,21 @@ TEST(OptionsIdentity, AnOptionThatCameLaterIsItsDefault) {
   EXPECT_NE(now({true}, {}, {int64_t{33}}), before);
 }
 
+TEST(OptionsIdentity, ADefaultCountsForTheFirstComponentsAlone) {
+  const Value given{int64_t{512}};
+  const OptionSpec tokens = spec("max_tokens", given);
+  EXPECT_NE(identity({{"max_tokens", given}}, {tokens}), identity({}));
+  EXPECT_EQ(identity({{"max_tokens", given}}, {tokens}, "bytes"), identity({}));
+  EXPECT_EQ(identity({{"max_tokens", given}}, {tokens}, "mistral", "memory"), identity({}));
+}
+
+TEST(OptionsIdentity, OfAllOptionsIsWhatTheFirstVersionsRecorded) {
+  const Value given{int64_t{64}};
+  const Options options("text_encoder", Table{{"length", given}});
+  EXPECT_EQ(identity_of_all(options), identity({{"length", given}}));
+  EXPECT_NE(identity_of_all(options), identity({{"length", given}}, {spec("length", given)}, "bytes"));
+}
+
 TEST(OptionsIdentity, StaysTheSameFromReleaseToRelease) {
   // As the checkpoint in tests/data/old_run records fp8_weight_only with its defaults. A change here refuses the runs
   // of every encoder and weight format: only on purpose.
@@ -56,7 +72,8 @@ TEST(OptionsIdentity, StaysTheSameFromReleaseToRelease) {
     exclude.push_back({std::string(name)});
   const Value channel{std::string("channel")}, none{std::string("none")};
   EXPECT_EQ(identity({{"exclude", {exclude}}, {"granularity", channel}, {"keep", none}},
-                     {spec("exclude", {exclude}), spec("granularity", channel), spec("keep", none)}),
+                     {spec("exclude", {exclude}), spec("granularity", channel), spec("keep", none)}, "fp8_weight_only",
+                     "memory"),
             "f7dbfda23f179de6cbf5c8e424390b4f");
 }
 
