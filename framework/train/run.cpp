@@ -7,6 +7,7 @@
 #include <base/unfinished.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/signals.hpp>
+#include <matmul/matmul.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
 #include <train/artifacts/identities.hpp>
@@ -210,6 +211,8 @@ std::map<std::string, std::string> Run::fingerprints() const {
                                          {"encoders", prepared_.encoders_identity},
                                          {"formats", loaded_.memory.format_name()}};
   all.merge(levels_record());
+  std::string& products = all["products"];
+  products += (products.empty() ? "fp32 by " : ", fp32 by ") + matmul::name_of(matmul::used());
   all.insert(weights_.begin(), weights_.end());
   return all;
 }

@@ -239,6 +239,15 @@ class Changed(RunCase):
             told = self.expect(0, ["not to the last bit", f"going on after step {steps - 1}"], *arguments, env={variable: value})
             self.assertRegex(told.err, f"\n  {name}: checkpoint (.+), now {now}")
 
+    def test_another_library_of_products_is_told(self):
+        """As "auto" chooses it on another machine."""
+        def using(library, steps, **more):
+            return self.again(0, "", run__steps=steps, train__matmul=library, options=["--resume-with", "recipe"], **more)
+
+        using("mkl", 3)
+        told = using("onednn", 4)
+        self.assertRegex(told.err, r"\n  level of matrix products: checkpoint .*fp32 by mkl, now .*fp32 by onednn")
+
     def test_longer_with_a_schedule(self):
         run = self.folder / "other"
         self.train(run, **{**self.base, "optimizer__schedule__kind": "cosine"})

@@ -13,39 +13,60 @@
 #include <sstream>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 namespace trainer::train {
 namespace {
 
-/// A level of a library and what it needs of the processor, beside what the levels before it need.
-struct Rung {
+/// An instruction set that a library dispatches to, and what it needs beside what those before it need.
+struct Isa {
   std::string_view name;
   std::initializer_list<const char*> flags;
 };
 
-const std::array<Rung, 3> kLibTorch{
+const std::array<Isa, 3> kLibTorch{
     {{"DEFAULT", {}}, {"AVX2", {"avx2", "fma"}}, {"AVX512", {"avx512f", "avx512vl", "avx512bw", "avx512dq"}}}};
-const std::array<Rung, 9> kOneDnn{{{"SSE41", {"sse4_1"}},
-                                   {"AVX", {"avx"}},
-                                   {"AVX2", {"avx2", "fma"}},
-                                   {"AVX512_CORE", {"avx512f", "avx512vl", "avx512bw", "avx512dq"}},
-                                   {"AVX512_CORE_VNNI", {"avx512_vnni"}},
-                                   {"AVX512_CORE_BF16", {"avx512_bf16"}},
-                                   {"AVX512_CORE_FP16", {"avx512_fp16"}},
-                                   {"AVX512_CORE_AMX", {"amx_tile", "amx_int8", "amx_bf16"}},
-                                   {"AVX512_CORE_AMX_FP16", {"amx_fp16"}}}};
-const std::array<Rung, 5> kMkl{{{"COMPATIBLE", {}},
-                                {"SSE4_2", {"sse4_2"}},
-                                {"AVX", {"avx"}},
-                                {"AVX2", {"avx2", "fma"}},
-                                {"AVX512", {"avx512f", "avx512bw"}}}};
+const std::array<Isa, 9> kOneDnn{{{"SSE41", {"sse4_1"}},
+                                  {"AVX", {"avx"}},
+                                  {"AVX2", {"avx2", "fma"}},
+                                  {"AVX512_CORE", {"avx512f", "avx512vl", "avx512bw", "avx512dq"}},
+                                  {"AVX512_CORE_VNNI", {"avx512_vnni"}},
+                                  {"AVX512_CORE_BF16", {"avx512_bf16"}},
+                                  {"AVX512_CORE_FP16", {"avx512_fp16"}},
+                                  {"AVX512_CORE_AMX", {"amx_tile", "amx_int8", "amx_bf16"}},
+                                  {"AVX512_CORE_AMX_FP16", {"amx_fp16"}}}};
+const std::array<Isa, 8> kMkl{{{"COMPATIBLE", {}},
+                               {"SSE2", {"sse2"}},
+                               {"SSSE3", {"ssse3"}},
+                               {"SSE4_1", {"sse4_1"}},
+                               {"SSE4_2", {"sse4_2"}},
+                               {"AVX", {"avx"}},
+                               {"AVX2", {"avx2", "fma"}},
+                               {"AVX512", {"avx512f", "avx512bw"}}}};
 
-std::string_view best_of(std::span<const Rung> rungs, const Processor& processor) {
-  std::string_view best = rungs.front().name;
-  for (const Rung& rung : rungs) {
-    if (!std::all_of(rung.flags.begin(), rung.flags.end(), [&](const char* f) { return processor.flags.contains(f); }))
+/// Other names that the libraries take. AVX2_VNNI and AVX2_E1 add a little on processors without AVX-512.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kAliases{
+    {{"AVX2_VNNI", "AVX2"},
+     {"AVX2_VNNI_2", "AVX2"},
+     {"AVX10_1_512", "AVX512_CORE_FP16"},
+     {"AVX10_1_512_AMX", "AVX512_CORE_AMX"},
+     {"AVX10_1_512_AMX_FP16", "AVX512_CORE_AMX_FP16"},
+     {"AVX2_E1", "AVX2"},
+     {"SSE3", "SSE2"},
+     {"AVX512_MIC", "AVX2"},
+     {"AVX512_MIC_E1", "AVX2"}}};
+
+/// MKL's own: AVX2 where the processor is not Intel's (docs/adr/0008-matrix-products-of-fp32.md).
+std::span<const Isa> isas_of_mkl(const Processor& processor) {
+  return std::span(kMkl).first(processor.vendor == "GenuineIntel" ? kMkl.size() : kMkl.size() - 1);
+}
+
+std::string_view best_of(std::span<const Isa> isas, const Processor& processor) {
+  std::string_view best = isas.front().name;
+  for (const Isa& isa : isas) {
+    if (!std::all_of(isa.flags.begin(), isa.flags.end(), [&](const char* f) { return processor.flags.contains(f); }))
       break;
-    best = rung.name;
+    best = isa.name;
   }
   return best;
 }
@@ -58,18 +79,19 @@ std::string setting_of(std::initializer_list<const char*> variables) {
   return {};
 }
 
-/// A library up to the level that its variable names; what is no level of it is taken for no limit, as it does.
-Level held(std::string of, std::span<const Rung> rungs, const Processor& processor, const std::string& setting) {
-  Level level{std::move(of), "", std::string(best_of(rungs, processor)), ""};
+/// The level of a library that tells nobody: the best, up to the limit that its variable sets. What it does not know is
+/// taken for no limit, as it does.
+Level limited_level(std::string of, std::span<const Isa> isas, const Processor& processor, const std::string& setting) {
+  Level level{std::move(of), "", std::string(best_of(isas, processor)), ""};
   std::string limit = setting.substr(setting.find('=') + 1);
   limit = limit.substr(0, limit.find(','));  // MKL_CBWR=AVX2,STRICT
   std::transform(limit.begin(), limit.end(), limit.begin(), [](unsigned char c) { return std::toupper(c); });
-  if (limit.starts_with("AVX2_")) limit = "AVX2";  // AVX2_E1, AVX2_VNNI: a little more, on lesser processors
-  if (limit.starts_with("AVX512_E")) limit = "AVX512";
+  for (const auto& [alias, name] : kAliases)
+    if (limit == alias) limit = name;
   level.used = level.best;
-  for (const Rung& rung : rungs) {
-    if (rung.name == level.best) return level;
-    if (rung.name != limit) continue;
+  for (const Isa& isa : isas) {
+    if (isa.name == level.best) return level;
+    if (isa.name != limit) continue;
     level.used = limit;
     level.variable = setting;
     return level;
@@ -77,8 +99,8 @@ Level held(std::string of, std::span<const Rung> rungs, const Processor& process
   return level;
 }
 
-/// What the program found, against the best of this processor.
-Level known(std::string of, std::string used, std::string best, const char* variable) {
+/// A level that the program can ask for.
+Level reported_level(std::string of, std::string used, std::string best, const char* variable) {
   Level level{std::move(of), std::move(used), std::move(best), ""};
   if (level.used != level.best) level.variable = setting_of({variable});
   return level;
@@ -87,16 +109,19 @@ Level known(std::string of, std::string used, std::string best, const char* vari
 /// How long libgomp's threads spin before they sleep, in rounds; its defaults are of version 12.
 double rounds_of_spinning() {
   constexpr double kDefault = 3e5, kForever = 3e10;
+  const auto lower = [](char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); };
   if (const char* count = std::getenv("GOMP_SPINCOUNT"); count != nullptr) {
     char* end = nullptr;
     const double rounds = std::strtod(count, &end);
-    if (end == count) return kForever;  // "INFINITY"
-    const std::size_t unit = std::string_view("kMGT").find(*end == '\0' ? ' ' : *end);
-    return unit == std::string_view::npos ? rounds : rounds * std::array{1e3, 1e6, 1e9, 1e12}.at(unit);
+    if (rounds > kForever) return kForever;  // "INFINITY"
+    while (*end == ' ') ++end;
+    const std::size_t unit = std::string_view("kmgt").find(*end == '\0' ? ' ' : lower(*end));
+    if (end != count)
+      return unit == std::string_view::npos ? rounds : rounds * std::array{1e3, 1e6, 1e9, 1e12}.at(unit);
   }
   const char* policy = std::getenv("OMP_WAIT_POLICY");
   if (policy == nullptr) return kDefault;
-  return std::toupper(static_cast<unsigned char>(*policy)) == 'A' ? kForever : 0;
+  return lower(*policy) == 'a' ? kForever : 0;
 }
 
 /// Why there is one thread only; empty where there are more, or is one processor.
@@ -118,6 +143,7 @@ Processor this_processor() {
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
     std::istringstream text(line.substr(colon + 1));
+    if (line.starts_with("vendor_id")) text >> processor.vendor;
     if (line.starts_with("model name")) std::getline(text >> std::ws, processor.name);
     if (!line.starts_with("flags") && !line.starts_with("Features")) continue;
     for (std::string flag; text >> flag;) processor.flags.insert(flag);
@@ -129,13 +155,13 @@ std::vector<Level> levels(const Processor& processor) {
   const std::string torch = at::get_cpu_capability();
   const bool x86 = processor.flags.contains("sse2");
   Level fused =
-      known("kernels", kernels::cpu_kernels().level, kernels::cpu_levels().back()->level, "TRAINER_CPU_LEVEL");
+      reported_level("kernels", kernels::cpu_kernels().level, kernels::cpu_levels().back()->level, "TRAINER_CPU_LEVEL");
   if (!x86) return {std::move(fused), {"LibTorch", torch, torch, ""}};
   return {
       std::move(fused),
-      known("LibTorch", torch, std::string(best_of(kLibTorch, processor)), "ATEN_CPU_CAPABILITY"),
-      held("oneDNN", kOneDnn, processor, setting_of({"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"})),
-      held("MKL", kMkl, processor, setting_of({"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"})),
+      reported_level("LibTorch", torch, std::string(best_of(kLibTorch, processor)), "ATEN_CPU_CAPABILITY"),
+      limited_level("oneDNN", kOneDnn, processor, setting_of({"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"})),
+      limited_level("MKL", isas_of_mkl(processor), processor, setting_of({"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"})),
   };
 }
 

@@ -13,6 +13,7 @@ namespace trainer::train {
 struct Processor {
   std::string name;
   std::set<std::string> flags;  ///< "avx2", "avx512_bf16", ...
+  std::string vendor{};         ///< "GenuineIntel", "AuthenticAMD"
 };
 Processor this_processor();
 

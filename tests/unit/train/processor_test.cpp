@@ -9,14 +9,14 @@ namespace trainer::train {
 namespace {
 
 /// The levels of oneDNN and MKL, "USED of BEST", on a processor with these flags.
-std::string libraries(const std::set<std::string>& flags) {
+std::string libraries(const std::set<std::string>& flags, const std::string& vendor = "GenuineIntel") {
   std::string text;
-  for (const Level& level : levels({"a processor", flags}))
+  for (const Level& level : levels({"a processor", flags, vendor}))
     if (level.of == "oneDNN" || level.of == "MKL") text += level.used + " of " + level.best + "; ";
   return text;
 }
 
-const std::set<std::string> kAvx2{"sse2", "sse4_1", "sse4_2", "avx", "avx2", "fma"};
+const std::set<std::string> kAvx2{"sse2", "ssse3", "sse4_1", "sse4_2", "avx", "avx2", "fma"};
 
 std::set<std::string> with(std::set<std::string> flags, const std::set<std::string>& more) {
   flags.insert(more.begin(), more.end());
@@ -47,6 +47,7 @@ TEST_F(Processors, WhatLibrariesUseFollowsTheFlags) {
   EXPECT_EQ(libraries(avx512), "AVX512_CORE of AVX512_CORE; AVX512 of AVX512; ");
   EXPECT_EQ(libraries(with(avx512, {"avx512_vnni", "avx512_bf16"})),
             "AVX512_CORE_BF16 of AVX512_CORE_BF16; AVX512 of AVX512; ");
+  EXPECT_EQ(libraries(avx512, "AuthenticAMD"), "AVX512_CORE of AVX512_CORE; AVX2 of AVX2; ");
   EXPECT_EQ(libraries({}), "") << "no x86";
 }
 
@@ -64,6 +65,32 @@ TEST_F(Processors, AVariableHoldsALibraryBackButLiftsNone) {
   ::unsetenv("MKL_ENABLE_INSTRUCTIONS");
   ::setenv("MKL_CBWR", "AVX,STRICT", 1);
   EXPECT_EQ(libraries(kAvx2), "AVX2 of AVX2; AVX of AVX2; ");
+}
+
+TEST_F(Processors, EveryNameOfALimitIsKnown) {
+  const auto amx = with(kAvx2, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16",
+                                "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"});
+  for (const auto& [name, used] : std::map<std::string, std::string>{{"AVX2_VNNI_2", "AVX2"},
+                                                                     {"AVX512_CORE_VNNI", "AVX512_CORE_VNNI"},
+                                                                     {"avx10_1_512", "AVX512_CORE_FP16"},
+                                                                     {"AVX10_1_512_AMX", "AVX512_CORE_AMX"},
+                                                                     {"AVX10_1_512_AMX_FP16", "AVX512_CORE_AMX"}}) {
+    ::setenv("ONEDNN_MAX_CPU_ISA", name.c_str(), 1);
+    EXPECT_EQ(libraries(amx), used + " of AVX512_CORE_AMX; AVX512 of AVX512; ") << name;
+  }
+  ::unsetenv("ONEDNN_MAX_CPU_ISA");
+  for (const auto& [name, used] : std::map<std::string, std::string>{{"COMPATIBLE", "COMPATIBLE"},
+                                                                     {"SSE2", "SSE2"},
+                                                                     {"SSE3", "SSE2"},
+                                                                     {"SSSE3", "SSSE3"},
+                                                                     {"SSE4_1", "SSE4_1"},
+                                                                     {"SSE4_2", "SSE4_2"},
+                                                                     {"AVX512_MIC", "AVX2"},
+                                                                     {"AVX512_E1", "AVX512"},
+                                                                     {"AUTO", "AVX512"}}) {
+    ::setenv("MKL_CBWR", name.c_str(), 1);
+    EXPECT_EQ(libraries(amx), "AVX512_CORE_AMX of AVX512_CORE_AMX; " + used + " of AVX512; ") << name;
+  }
 }
 
 }  // namespace
