@@ -4,6 +4,7 @@
 #include <cli/standard_streams.hpp>
 #include <trainer/sdk/error.hpp>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -24,7 +25,8 @@ void open_closed_streams() {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF)
       static_cast<void>(::open("/dev/null", O_RDWR));  // gets the lowest number that is free: this one
   // Most results fit, so that what keeps them from being written is still known when the program ends.
-  if (::isatty(STDOUT_FILENO) == 0) std::setvbuf(stdout, nullptr, _IOFBF, std::size_t{1} << 20);
+  static std::array<char, std::size_t{1} << 20> kept;
+  if (::isatty(STDOUT_FILENO) == 0) std::setvbuf(stdout, kept.data(), _IOFBF, kept.size());
 }
 
 int after_output(int code) {
