@@ -60,8 +60,8 @@ struct Widened<Bf16> {
 
 /// to [rows, columns] = from, rows `step` and `to_step` apart.
 template <typename T>
-TRAINER_INLINE void widen(const T* from, int64_t step, int64_t rows, int64_t columns,
-                          typename Widened<T>::Scalar* to, int64_t to_step) {
+TRAINER_INLINE void widen(const T* from, int64_t step, int64_t rows, int64_t columns, typename Widened<T>::Scalar* to,
+                          int64_t to_step) {
   constexpr int64_t kLanes = Native<typename Widened<T>::Scalar>::kLanes;
   for (int64_t row = 0; row < rows; ++row) {
     const T* const x = from + row * step;

@@ -61,8 +61,8 @@ struct Products {
   static void pack_right(const Product& p, const ProductTile& tile, const Terms& terms, Scalar* to) {
     with_type(p.b.dtype, [&](auto type) {
       using T = decltype(type);
-      const T* const from = static_cast<const T*>(p.b.data) + tile.batch * p.b.batch_step +
-                            terms.begin * p.b.row_step + tile.column * p.b.column_step;
+      const T* const from = static_cast<const T*>(p.b.data) + tile.batch * p.b.batch_step + terms.begin * p.b.row_step +
+                            tile.column * p.b.column_step;
       const int64_t strip = terms.count * kColumns, rest = tile.columns % kColumns, whole = tile.columns - rest;
       if (rest != 0) std::memset(to + whole * terms.count, 0, static_cast<std::size_t>(strip) * sizeof(Scalar));
       if (p.b.column_step == 1) {
@@ -108,8 +108,7 @@ struct Products {
     for (int64_t row = first; row < first + rows; ++row, to += to_step) {
       const int64_t top = row / of.out_width % of.out_height * of.step - of.down;
       const int64_t left = row % of.out_width * of.step - of.across;
-      const T* const picture =
-          static_cast<const T*>(p.a.data) + row / of.out_width / of.out_height * of.sample_step;
+      const T* const picture = static_cast<const T*>(p.a.data) + row / of.out_width / of.out_height * of.sample_step;
       for (int64_t k = 0; k < terms.count;) {
         const int64_t pixel = (terms.begin + k) / of.channels, channel = (terms.begin + k) % of.channels;
         const int64_t count = std::min(of.channels - channel, terms.count - k);
@@ -146,13 +145,11 @@ struct Products {
       for (int64_t column = 0; column < tile.columns; column += kColumns) body(column);
     };
     if (by_rows)
-      in_some_rows(rows, [&](int64_t row, auto count) {
-        columns_of([&](int64_t column) { part(row, count, column); });
-      });
+      in_some_rows(rows,
+                   [&](int64_t row, auto count) { columns_of([&](int64_t column) { part(row, count, column); }); });
     else
-      columns_of([&](int64_t column) {
-        in_some_rows(rows, [&](int64_t row, auto count) { part(row, count, column); });
-      });
+      columns_of(
+          [&](int64_t column) { in_some_rows(rows, [&](int64_t row, auto count) { part(row, count, column); }); });
   }
 
   template <typename Body>
