@@ -30,6 +30,15 @@ TRAINER_INLINE typename Native<Scalar>::V repeated(Scalar one) {
   return repeated<typename Native<Scalar>::V>(one, std::make_index_sequence<Native<Scalar>::kLanes>());
 }
 
+/// A product that is rounded before it is added to: each level would choose by itself whether to fuse the two.
+template <typename V>
+TRAINER_INLINE V unfused(V x) {
+#ifdef __x86_64__
+  asm("" : "+x"(x));  // the compiler knows no more that it is a product
+#endif
+  return x;
+}
+
 /// Elements of type T in memory, computed with as Scalars.
 template <typename T>
 struct Widened {

@@ -238,12 +238,12 @@ struct Products {
     for (int64_t row = 0; row < part.rows; ++row, sums += kColumns, to += p.c_step) {
       int64_t i = 0;
       for (; i + kLanes <= part.columns; i += kLanes) {
-        V y = Widened<Scalar>::load(sums + i) * factor;
+        V y = unfused(Widened<Scalar>::load(sums + i) * factor);
         if (base != nullptr) y += Widened<T>::load(base + i);
         Widened<T>::store(to + i, y);
       }
       for (; i < part.columns; ++i) {
-        Scalar y = sums[i] * factor;
+        Scalar y = unfused(sums[i] * factor);
         if (base != nullptr) y += Widened<T>::one(base[i]);
         to[i] = Widened<T>::narrow(y);
       }
