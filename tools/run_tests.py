@@ -23,8 +23,8 @@ SANITIZE_KINDS = {"short": ("sanitize", "sanitized"), "all": ("sanitize", "all")
 THREADED_TESTS = {"base", "text", "run_guard"}
 # Not under "all": measures bytes or time, defines the calls that the sanitizers take over, or is Python alone.
 UNSANITIZED_SUITES = {"lint", "bench", "memory", "faults", "e2e", "gpu_check"}
-SANITIZED_TESTS = {"base", "recipe", "safetensors", "weights", "adapter", "checkpoint", "text", "data", "metrics", "run_guard",
-                   "sdk", "fuzz_corpus"}
+SANITIZED_TESTS = {"base", "recipe", "safetensors", "weights", "adapter", "checkpoint", "text", "data", "kernels", "metrics",
+                   "run_guard", "sdk", "fuzz_corpus"}
 SLOW_COMPILE_SECONDS = 25
 
 

@@ -72,13 +72,13 @@ struct Matrix {
   int64_t batch_step;             ///< from a matrix to the next; 0: one for all
 };
 
-/// Pictures [samples, height, width, channels] whose patches are the rows of a matrix, each [kernel_height, kernel_width,
-/// channels], with zeros where it reaches beyond the picture.
+/// Pictures [samples, height, width, channels] whose patches are the rows of a matrix, each [kernel_height,
+/// kernel_width, channels], with zeros where it reaches beyond the picture.
 struct Patches {
   int64_t height, width, channels, kernel_height, kernel_width;
-  int64_t step, down, across;      ///< from a patch to the next; how far the first begins above and left of the picture
-  int64_t out_height, out_width;   ///< patches down and across
-  int64_t sample_step, row_step;   ///< of the pictures; a pixel's channels, and a row's pixels, lie side by side
+  int64_t step, down, across;     ///< from a patch to the next; how far the first begins above and left of the picture
+  int64_t out_height, out_width;  ///< patches down and across
+  int64_t sample_step, row_step;  ///< of the pictures; a pixel's channels, and a row's pixels, lie side by side
 };
 
 /// A matrix [height, width] of 8-bit numbers, as in ExpandCodes, of which a product takes the bf16 numbers.

@@ -60,8 +60,7 @@ struct AttentionHeads {
                      int64_t rows, T* y, int64_t y_step, float* log_sums, int64_t log_step) {
     float highest[kForwardTile.queries], sum[kForwardTile.queries];
     const Rows q = multiplied(row_of<T>(a.q, sample, head) + first_row * a.q.token, a.q.token, rows, a.width, b.q);
-    const T* const mask =
-        a.mask.data == nullptr ? nullptr : row_of<T>(a.mask, sample, head) + first_row * a.mask.token;
+    const T* const mask = a.mask.data == nullptr ? nullptr : row_of<T>(a.mask, sample, head) + first_row * a.mask.token;
     for (int64_t first = 0; first < a.keys && (!a.causal || first < first_row + rows); first += b.tile.keys) {
       const int64_t keys = std::min(b.tile.keys, a.keys - first);
       a.multiply(dtype(), rows, keys, a.width, q.step, keys, b.columns, false, q.data, b.k + first * a.width, b.scores);
@@ -184,7 +183,8 @@ struct AttentionHeads {
     const T* const k = row_of<T>(a.k, sample, head) + first_key * a.k.token;
     const T* const v = row_of<T>(a.v, sample, head) + first_key * a.v.token;
     to_plain_columns(k, a.k.token, keys, a.width, b.k_columns);
-    const Rows k_rows = multiplied(k, a.k.token, keys, a.width, b.k), v_rows = multiplied(v, a.v.token, keys, a.width, b.v);
+    const Rows k_rows = multiplied(k, a.k.token, keys, a.width, b.k),
+               v_rows = multiplied(v, a.v.token, keys, a.width, b.v);
     for (int64_t first = 0; first < a.queries; first += b.tile.queries) {
       const int64_t rows = std::min(b.tile.queries, a.queries - first), at = first * a.width;
       a.multiply(dtype(), keys, rows, a.width, k_rows.step, rows, b.columns, false, k_rows.data, b.q_columns + at,

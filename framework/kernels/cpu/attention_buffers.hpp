@@ -3,8 +3,8 @@
 /// level.cpp and choose.cpp alone.
 #pragma once
 
-#include <kernels/cpu/carve.hpp>
 #include <kernels/fused.h>
+#include <kernels/cpu/carve.hpp>
 
 #include <algorithm>
 #include <cstddef>

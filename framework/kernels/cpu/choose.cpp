@@ -7,14 +7,6 @@
 #include <stdexcept>
 #include <string>
 
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
-
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
-
 namespace trainer::kernels {
 
 extern const CpuKernels kBaseline;
@@ -24,10 +16,20 @@ extern const CpuKernels kLevel4;
 
 namespace {
 
-bool has_level3() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }
+/// All that the compiler may use there (meson.build: -march), as far as it can be asked for.
+bool has_level3() {
+  bool has = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+             __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0;
+#ifndef __clang__  // version 14 knows none of these names
+  has = has && __builtin_cpu_supports("f16c") != 0 && __builtin_cpu_supports("lzcnt") != 0 &&
+        __builtin_cpu_supports("movbe") != 0;
+#endif
+  return has;
+}
 bool has_level4() {
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  return has_level3() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512cd") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0;
 }
 
 }  // namespace
@@ -67,11 +69,11 @@ const CpuKernels& cpu_kernels() {
 int64_t attention_units(const Attention& a) { return units_of(a); }
 int64_t attention_bytes(const Attention& a) {
   return a.dtype == Dtype::f32 || a.widened ? ForwardBuffers<float>(a, Carve(nullptr)).bytes
-                               : ForwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
+                                            : ForwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
 }
 int64_t attention_grad_bytes(const Attention& a) {
   return a.dtype == Dtype::f32 || a.widened ? BackwardBuffers<float>(a, Carve(nullptr)).bytes
-                               : BackwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
+                                            : BackwardBuffers<uint16_t>(a, Carve(nullptr)).bytes;
 }
 
 void cut(Product& p, int64_t threads) {

@@ -30,6 +30,15 @@ TRAINER_INLINE typename Native<Scalar>::V repeated(Scalar one) {
   return repeated<typename Native<Scalar>::V>(one, std::make_index_sequence<Native<Scalar>::kLanes>());
 }
 
+/// A product that is rounded before it is added to: each level would choose by itself whether to fuse the two.
+template <typename V>
+TRAINER_INLINE V unfused(V x) {
+#ifdef __x86_64__
+  asm("" : "+x"(x));  // the compiler knows no more that it is a product
+#endif
+  return x;
+}
+
 /// Elements of type T in memory, computed with as Scalars.
 template <typename T>
 struct Widened {
@@ -60,8 +69,8 @@ struct Widened<Bf16> {
 
 /// to [rows, columns] = from, rows `step` and `to_step` apart.
 template <typename T>
-TRAINER_INLINE void widen(const T* from, int64_t step, int64_t rows, int64_t columns,
-                          typename Widened<T>::Scalar* to, int64_t to_step) {
+TRAINER_INLINE void widen(const T* from, int64_t step, int64_t rows, int64_t columns, typename Widened<T>::Scalar* to,
+                          int64_t to_step) {
   constexpr int64_t kLanes = Native<typename Widened<T>::Scalar>::kLanes;
   for (int64_t row = 0; row < rows; ++row) {
     const T* const x = from + row * step;

@@ -28,7 +28,6 @@ struct Turn {
     for (std::size_t i = 0; i < kLanesOf<V>; ++i) signs[i] = i % 2 == 0 ? -1 : 1;
     sine *= raw_load<V>(signs);
   }
-  // Statements: which product is rounded by itself must not depend on the order of a sum's operands.
   TRAINER_INLINE V forth(V v) const {
     const V straight = v * cosine;
     return straight + shuffled<Swapped>(v) * sine;

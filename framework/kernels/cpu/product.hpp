@@ -60,13 +60,11 @@ struct Products {
       for (int64_t column = 0; column < tile.columns; column += kColumns) body(column);
     };
     if (by_rows)
-      in_some_rows(rows, [&](int64_t row, auto count) {
-        columns_of([&](int64_t column) { part(row, count, column); });
-      });
+      in_some_rows(rows,
+                   [&](int64_t row, auto count) { columns_of([&](int64_t column) { part(row, count, column); }); });
     else
-      columns_of([&](int64_t column) {
-        in_some_rows(rows, [&](int64_t row, auto count) { part(row, count, column); });
-      });
+      columns_of(
+          [&](int64_t column) { in_some_rows(rows, [&](int64_t row, auto count) { part(row, count, column); }); });
   }
 
   template <typename Body>
@@ -155,12 +153,12 @@ struct Products {
     for (int64_t row = 0; row < part.rows; ++row, sums += kColumns, to += p.c_step) {
       int64_t i = 0;
       for (; i + kLanes <= part.columns; i += kLanes) {
-        V y = Widened<Scalar>::load(sums + i) * factor;
+        V y = unfused(Widened<Scalar>::load(sums + i) * factor);
         if (base != nullptr) y += Widened<T>::load(base + i);
         Widened<T>::store(to + i, y);
       }
       for (; i < part.columns; ++i) {
-        Scalar y = sums[i] * factor;
+        Scalar y = unfused(sums[i] * factor);
         if (base != nullptr) y += Widened<T>::one(base[i]);
         to[i] = Widened<T>::narrow(y);
       }

@@ -2,8 +2,8 @@
 /// level. Included by product.hpp and choose.cpp alone.
 #pragma once
 
-#include <kernels/cpu/carve.hpp>
 #include <kernels/fused.h>
+#include <kernels/cpu/carve.hpp>
 
 #include <algorithm>
 

@@ -9,6 +9,8 @@
 #include <ATen/ops/silu.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
+#include <support/variable.hpp>
+
 #include <cstdlib>
 
 namespace trainer::test {
@@ -155,9 +157,8 @@ TEST_P(VaeBits, WeightsAreLaidOutWhenFirstEncoding) {
 // oneDNN held below what the processor can: its bf16 is not there, and must not end the program.
 TEST_P(VaeBits, Bf16WhereOneDnnHasNone) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own: oneDNN reads the variable once
-  setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+  const Variable held("ONEDNN_MAX_CPU_ISA", "AVX2");
   EXPECT_EXIT(encode_bf16_and_exit(dir_), testing::ExitedWithCode(0), "");
-  unsetenv("ONEDNN_MAX_CPU_ISA");
 }
 
 INSTANTIATE_TEST_SUITE_P(Dirs, VaeBits, testing::ValuesIn(parity_dirs()), DirName{});

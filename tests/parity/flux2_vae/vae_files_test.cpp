@@ -224,7 +224,8 @@ TEST_F(VaeFiles, BadConfigsNameTheKey) {
 
 TEST_F(VaeFiles, AConfigOfAnotherModelIsReportedAsShapes) {
   const int64_t other = nlohmann::json::parse(dir_.config).at("latent_channels").get<int64_t>() + 1;
-  const std::string text = error_text("MODEL_KEYS", [&] { make_vae(dir_.diffusers, changed("latent_channels", other)); });
+  const std::string text =
+      error_text("MODEL_KEYS", [&] { make_vae(dir_.diffusers, changed("latent_channels", other)); });
   const std::string needs = "the model needs [" + std::to_string(other * 4) + "], the file has [";  // cells of 2 x 2
   EXPECT_TRUE(contains(text, "\"bn.running_mean\": " + needs)) << text;
 }
