@@ -1,6 +1,5 @@
-/// @file Attention on the CPU by oneDNN's small products in place of LibTorch's kernel, which makes a primitive for each
-/// small product of bf16, and whose bits depend on threads where MKL has several. Measured and why:
-/// docs/adr/0009-attention-on-the-cpu.md.
+/// @file Attention on the CPU by oneDNN's small products. LibTorch's kernel makes a primitive for each small product of
+/// bf16, and its bits depend on the threads of MKL. Measured and why: docs/adr/0009-attention-on-the-cpu.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -18,8 +18,8 @@ AttentionBlock::Projection projection(TensorSupply& supply, const std::string& n
   return {supply.tensor(name + ".weight", {channels, channels}), supply.tensor(name + ".bias", {channels})};
 }
 
-/// Of fp32 on the CPU by panels: MKL takes kernels of other bits for other numbers of rows, and what a picture becomes may
-/// not depend on those beside it.
+/// Of fp32 on the CPU by panels: MKL rounds otherwise for other numbers of rows, and what a picture becomes may not
+/// depend on those beside it.
 at::Tensor project(const at::Tensor& x, const AttentionBlock::Projection& by) {
   if (!x.is_cpu() || x.scalar_type() != at::kFloat || x.requires_grad()) return at::linear(x, by.weight, by.bias);
   std::vector<int64_t> shape = x.sizes().vec();
