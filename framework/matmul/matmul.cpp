@@ -109,8 +109,10 @@ Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Sc
     result.copy_(added);
     at::native::mkldnn_matmul(a, b, result, beta.to<float>(), alpha.to<float>());
   } else {
-    const bool lies = added.stride(-1) == 1 && (added.dim() == 1 || added.sizes() == result.sizes());
-    multiply(a, b, lies && added.size(-1) == result.size(1) ? added : result.copy_(added), alpha.toDouble(), result);
+    // What multiply() reads as it is; else, as one number for all, it is laid out first.
+    const bool readable = added.dim() > 0 && added.stride(-1) == 1 && added.size(-1) == result.size(1) &&
+                          (added.dim() == 1 || added.sizes() == result.sizes());
+    multiply(a, b, readable ? added : result.copy_(added), alpha.toDouble(), result);
   }
   return result;
 }

@@ -1,5 +1,5 @@
 /// @file 8-bit numbers expanded in registers: what eight_bits_numbers.h says of one, for a vector of them. Included by
-/// product.hpp alone.
+/// product_panels.hpp alone.
 #pragma once
 
 #include <kernels/cpu/native.hpp>

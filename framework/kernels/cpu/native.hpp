@@ -1,5 +1,5 @@
 /// @file Vectors as wide as a register of the level that is compiled, and matrices of any stored type widened into
-/// them. Included by product.hpp alone.
+/// them. Included by product_panels.hpp and codes.hpp alone.
 #pragma once
 
 #include <kernels/cpu/pack.hpp>
@@ -30,11 +30,12 @@ TRAINER_INLINE typename Native<Scalar>::V repeated(Scalar one) {
   return repeated<typename Native<Scalar>::V>(one, std::make_index_sequence<Native<Scalar>::kLanes>());
 }
 
-/// A product that is rounded before it is added to: each level would choose by itself whether to fuse the two.
+/// A product that is rounded before something is added to it. Else the compiler would fuse the two at one level and not
+/// at another.
 template <typename V>
 TRAINER_INLINE V unfused(V x) {
 #ifdef __x86_64__
-  asm("" : "+x"(x));  // the compiler knows no more that it is a product
+  asm("" : "+x"(x));  // hides from the compiler that it is a product
 #endif
   return x;
 }

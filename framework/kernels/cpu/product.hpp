@@ -18,7 +18,7 @@ struct Products {
   static constexpr int64_t kLanes = Native<Scalar>::kLanes, kColumns = Panel::kColumns;
   /// The sums of so many rows and two vectors of columns fill the registers: 32 of 64 bytes, or 16 smaller ones.
   static constexpr int64_t kRows = kRegisterBytes == 64 ? 14 : 6;
-  static constexpr int64_t kAhead = 64;
+  static constexpr int64_t kAhead = 64;                  ///< columns of c that are asked for ahead of time
   static constexpr int64_t kLine = 64 / sizeof(Scalar);  ///< of a cache
 
   static void run(const Product& p, void* memory, int64_t begin, int64_t end) {
@@ -67,6 +67,7 @@ struct Products {
           [&](int64_t column) { in_some_rows(rows, [&](int64_t row, auto count) { part(row, count, column); }); });
   }
 
+  /// in_rows() with the sizes that fit the registers.
   template <typename Body>
   TRAINER_INLINE static void in_some_rows(int64_t rows, const Body& body) {
     if constexpr (kRows > 8) {

@@ -17,7 +17,7 @@ struct Terms {
 template <typename Scalar>
 struct Panels {
   static constexpr int64_t kColumns = 2 * Native<Scalar>::kLanes;  ///< of a strip
-  static constexpr int64_t kRun = 8;
+  static constexpr int64_t kRun = 8;  ///< rows of b that are copied together
 
   struct Left {
     const Scalar* data;
@@ -93,6 +93,7 @@ struct Panels {
     return left;
   }
 
+  /// The terms of patches, with zeros beyond the picture.
   template <typename T>
   static void pack_patches(const Product& p, int64_t first, int64_t rows, const Terms& terms, Scalar* to,
                            int64_t to_step) {

@@ -120,6 +120,7 @@ TEST_F(Matmul, OfBf16IsRoundedOnce) {
     EXPECT_LT(error(at::addmm(added, a, b), exact(a, b) + added), 2e-3);
     EXPECT_LT(error(at::addmm(row, a, b, 1, 0.5), 0.5 * exact(a, b) + row), 2e-3);
     EXPECT_LT(error(at::addmm(row, a, b, 2, 1), exact(a, b) + 2 * row), 2e-3);
+    EXPECT_LT(error(at::addmm(row.select(0, 3), a, b), exact(a, b) + row.select(0, 3)), 2e-3) << "one number for all";
     const Tensor batches = a.unflatten(0, {3, 30}), weights = b.unsqueeze(0).expand({3, 700, 64});
     EXPECT_LT(error(at::bmm(batches, weights), exact(batches, weights)), 2e-3);
     EXPECT_LT(error(at::mm(a.narrow(1, 100, 50), b.narrow(0, 0, 50)), exact(a.narrow(1, 100, 50), b.narrow(0, 0, 50))),
