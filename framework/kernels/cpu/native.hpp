@@ -16,7 +16,6 @@ struct Native {
   static constexpr int64_t kLanes = static_cast<int64_t>(kRegisterBytes / sizeof(Scalar));
 };
 using NativeFloats = Native<float>::V;
-using NativeDoubles = Native<double>::V;
 using NativeWords = Native<uint32_t>::V;
 using NativeHalves = uint16_t __attribute__((vector_size(kRegisterBytes / 2)));
 

@@ -28,8 +28,8 @@ namespace {
 
 constexpr int64_t kFewestRows = 32;
 
-/// a [M, K] b [K, N], any of which may lie transposed. LibTorch's `_scaled_mm` on the CPU expands all of b to fp32; here
-/// it is expanded in the product's panels.
+/// a [M, K] b [K, N], where b may lie transposed. LibTorch's `_scaled_mm` on the CPU expands all of b to fp32. Here it
+/// is expanded in the product's panels.
 at::Tensor expanded_product(const at::Tensor& a, const at::Tensor& b) {
   const bool turned = b.stride(0) == 1;
   const at::Tensor values = (turned ? b.t() : b).contiguous(), one = at::ones({1, 1}, a.options().dtype(at::kFloat));
@@ -47,8 +47,8 @@ at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
   return at::_scaled_mm(a, along, one, one, {}, {}, at::kFloat, fast);
 }
 
-/// Whether LibTorch's int8 products on the CPU are: it asks the processor for VNNI and then oneDNN for the product, which
-/// adds in 16 bits, and saturates, where ONEDNN_MAX_CPU_ISA holds it below that.
+/// Whether LibTorch's int8 products on the CPU are exact. It asks the processor for VNNI, then oneDNN for the product.
+/// Where ONEDNN_MAX_CPU_ISA holds oneDNN below VNNI, that adds in 16 bits and saturates.
 bool int8_is_exact() {
   static const bool exact = [] {
     const at::AutoDispatchBelowADInplaceOrView below;  // no operation of the model
