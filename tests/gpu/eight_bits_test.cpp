@@ -4,7 +4,7 @@
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 #include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <w8a8/product.hpp>
@@ -41,7 +41,7 @@ TEST(EightBitKernels, ScaledProductsAreTheCpus) {
   const at::Tensor sizes = at::linspace(-6, 6, 320).exp2().unsqueeze(1);
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin() * sizes;
   for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
-    if (code == fp8::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
+    if (code == fp8::Code::e4m3 && assembly::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
     const fp8::Packed packed = fp8::quantize(weight, fp8::Granularity::channel, "weight", code);
     const at::Tensor values = packed.values.to(test_device()), channels = packed.scale.view({-1});
     for (const auto& [dtype, limit] : {std::pair{at::kFloat, 3e-3}, std::pair{at::kBFloat16, 8e-3}})

@@ -7,7 +7,7 @@
 #include <ATen/ops/mm.h>
 #include <c10/util/Exception.h>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 
 #include <cmath>
 #include <fp8_weight_only/dequantize.hpp>
@@ -102,7 +102,7 @@ TEST(Fp8, ExpandsToTheSameBits) {
 TEST(W8A8, ProductsAreTheCpus) {
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin();
   for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
-    if (code == fp8::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
+    if (code == fp8::Code::e4m3 && assembly::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
     const double limit = code == fp8::Code::int8 ? 1e-5 : 3e-3;
     constexpr double kBf16Limit = 8e-3;  // one rounding of each side: 4e-3
     for (const int64_t rows : {1, 16, 17, 64, 130}) {
@@ -127,7 +127,7 @@ TEST(W8A8, ProductsAreTheCpus) {
 /// Both ways to keep sums, as long as a model's; their errors go into the test's results, for the report of
 /// tools/gpu_check.
 TEST(W8A8, FastAccumulationIsNear) {
-  if (train::capability_of(test_device()).value_or(9) < 8.85) GTEST_SKIP() << "no products of 8-bit floats";
+  if (assembly::capability_of(test_device()).value_or(9) < 8.85) GTEST_SKIP() << "no products of 8-bit floats";
   constexpr int64_t kRows = 64, kLong = 6144, kWide = 128;
   const at::Tensor weight = at::linspace(-3, 5, kWide * kLong).view({kWide, kLong}).mul(1e4).sin(),
                    x = at::linspace(1, 90, kRows * kLong).view({kRows, kLong}).mul(1e4).cos();

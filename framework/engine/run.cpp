@@ -1,0 +1,105 @@
+/// @file `trainer run RECIPE`: cache, sample, train, sample, export; `trainer cache RECIPE`: its first part.
+#include <base/log.hpp>
+#include <checkpoint/signals.hpp>
+#include <distributed/environment.hpp>
+#include <distributed/group.hpp>
+#include <nlohmann/json.hpp>
+#include <identity/same_run.hpp>
+#include <engine/commands.hpp>
+#include <run/run.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+namespace trainer::engine {
+
+namespace {
+
+/// This process among those that a launcher started together; only rank 0 speaks to the user, but for errors.
+struct Member {
+  explicit Member(const assembly::Request& asked) : request(asked), place(distributed::find_place()) {
+    if (place.rank == 0) return;
+    request.quiet = true;
+    set_log_level(LogLevel::error);
+  }
+  /// First of all, so that whatever is wrong with one rank ends all at once. A rank that could not even read its recipe
+  /// joins to say so; it waits less for the others, which may have the same to say to nobody.
+  distributed::Group join() const {
+    const std::chrono::seconds timeout(request.timeout);
+    if (!request.failure) return {place, timeout};
+    std::optional<distributed::Group> ranks;
+    try {
+      ranks.emplace(place, std::min(timeout, kPatience));
+    } catch (const Error&) {
+      throw request.failure->context("rank " + std::to_string(place.rank));
+    }
+    ranks->together([this] { throw *request.failure; });
+    throw *request.failure;
+  }
+  static constexpr std::chrono::seconds kPatience{30};
+  assembly::Request request;
+  distributed::Place place;
+};
+
+/// The recipe; with --resume-with checkpoint, where it differs from the checkpoint's in what is trained, the latter.
+void assemble(std::optional<assembly::Assembly>& assembly, const Member& member) {
+  assembly.emplace(member.request, assembly::Assembly::Use::run, member.place);
+  if (member.request.resume_with != "checkpoint") return;
+  const auto overrides = identity::overrides_to_checkpoint(assembly->recipe(), assembly->loader().found(), member.request.resume);
+  if (overrides.empty()) return;
+  assembly::Request changed = member.request;
+  changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
+  assembly.emplace(changed, assembly::Assembly::Use::run, member.place);
+  log_warning(identity::gone_on_as_checkpoint(overrides));
+}
+
+}  // namespace
+
+int command_run(const assembly::Request& asked) {
+  const Member member(asked);
+  distributed::Group ranks = member.join();
+  ExitCode end = ExitCode::preempted;
+  ranks.together([&] {
+    identity::require_named_checkpoint(member.request.resume);  // before the folder of the run is made
+    std::optional<assembly::Assembly> assembly;
+    assemble(assembly, member);
+    run::Run run(*assembly, member.request, ranks);
+    run.prepare();
+    if (!run.train()) return;
+    if (run.finish()) end = ExitCode::done;
+  });
+  return static_cast<int>(end);
+}
+
+int command_cache(const assembly::Request& asked) {
+  const Member member(asked);
+  const assembly::Request& request = member.request;
+  distributed::Group ranks = member.join();
+  metrics::Console console(preparation::console_options(request));
+  checkpoint::catch_stop_signals();
+  preparation::Prepared prepared;
+  std::string folder;
+  ranks.together([&] {
+    assembly::Assembly assembly(request, assembly::Assembly::Use::run, member.place);
+    folder = assembly.recipe().cache.folder;
+    preparation::agree(assembly, ranks);
+    prepared = preparation::prepare(assembly, console, ranks);
+  });
+  if (!ranks.writer()) return static_cast<int>(ExitCode::done);
+  for (const std::string& note : prepared.notes) log_info(note);
+  if (request.json)
+    std::printf("%s\n", nlohmann::ordered_json{{"pictures", prepared.pictures + prepared.held_out},
+                                               {"latents_made", prepared.latents_made},
+                                               {"captions_made", prepared.captions_made},
+                                               {"folder", folder}}
+                            .dump(2)
+                            .c_str());
+  else
+    std::printf("%zu pictures; made %lld latents and %lld text embeddings, the rest was cached in %s\n",
+                prepared.pictures + prepared.held_out, static_cast<long long>(prepared.latents_made),
+                static_cast<long long>(prepared.captions_made), folder.c_str());
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace trainer::engine
