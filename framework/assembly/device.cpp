@@ -107,12 +107,12 @@ std::vector<at::Device> parse_devices(std::span<const std::string> names, const 
   return devices;
 }
 
-void open_devices(std::span<const at::Device> devices, const Request& request) {
+void open_devices(std::span<const at::Device> devices, const Libraries& libraries) {
   int64_t highest = -1;
   for (const at::Device& device : devices)
     if (device.is_cuda()) highest = std::max<int64_t>(highest, device.index());
   if (highest < 0) return;
-  const auto library = request.libtorch / "libtorch_cuda.so";
+  const auto library = libraries.libtorch / "libtorch_cuda.so";
   try {
     cuda_library() = plugin::open(library, plugin::Scope::global);
   } catch (const plugin::OpenError& error) {
@@ -133,20 +133,20 @@ void open_devices(std::span<const at::Device> devices, const Request& request) {
   log_info("CUDA opened from " + library.string());
 }
 
-distributed::OpenLane open_nccl(const Request& request) {
+distributed::OpenLane open_nccl(const Libraries& libraries) {
   const std::string what = "several processes with CUDA devices exchange gradients by NCCL: ";
   const std::string advice =
       "\n  install the headers of NCCL and CUDA (tools/setup --cuda fetches them) and build the program again";
-  if (request.nccl.empty() || !std::filesystem::exists(request.nccl))
+  if (libraries.nccl.empty() || !std::filesystem::exists(libraries.nccl))
     throw Error(ExitCode::unavailable, what + "this program was built without it (libtrainer_nccl.so)" + advice);
   try {
-    const auto open = plugin::find_function<distributed::OpenLane>(plugin::open(request.nccl, plugin::Scope::local),
+    const auto open = plugin::find_function<distributed::OpenLane>(plugin::open(libraries.nccl, plugin::Scope::local),
                                                                    "trainer_nccl_lane");
     if (open != nullptr) return open;
   } catch (const plugin::OpenError& error) {
     throw Error(ExitCode::unavailable, what + error.what() + advice);
   }
-  throw Error(ExitCode::unavailable, what + request.nccl.string() + " has no trainer_nccl_lane" + advice);
+  throw Error(ExitCode::unavailable, what + libraries.nccl.string() + " has no trainer_nccl_lane" + advice);
 }
 
 std::string cuda_versions(std::span<const at::Device> devices) {

@@ -3,16 +3,22 @@
 
 #include <distributed/environment.hpp>
 #include <distributed/lane.hpp>
-#include <assembly/request.hpp>
 
 #include <c10/core/Device.h>
 
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace trainer::assembly {
+
+/// Libraries that are opened when devices need them.
+struct Libraries {
+  std::filesystem::path libtorch;  ///< folder of LibTorch's libraries
+  std::filesystem::path nccl;      ///< may not be there
+};
 
 /// "cpu", "cuda", "cuda:1" -> devices, and those of a device library: a shared library that registers another kind of
 /// accelerator with LibTorch (PrivateUse1), named by the environment variable TRAINER_DEVICE_LIBRARY. It is opened when
@@ -25,12 +31,12 @@ std::vector<at::Device> parse_devices(std::span<const std::string> names, const 
 /// When a CUDA device is among them: opens libtorch_cuda.so from LibTorch's folder, initialises the driver (before any
 /// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is
 /// not installed or has no usable device.
-void open_devices(std::span<const at::Device> devices, const Request& request);
+void open_devices(std::span<const at::Device> devices, const Libraries& libraries);
 
 /// What exchanges tensors on CUDA devices among processes: NCCL, from a library of ours that exists where the program
 /// was built with NCCL's headers. After open_devices. Throws Error (unavailable) when it is not there or cannot be
 /// opened.
-distributed::OpenLane open_nccl(const Request& request);
+distributed::OpenLane open_nccl(const Libraries& libraries);
 
 /// Versions of CUDA's library and driver and the names of these devices; empty when none is of CUDA. What they compute
 /// may differ with each.

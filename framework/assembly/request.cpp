@@ -31,9 +31,9 @@ Request parse_request(const std::string& text) {
   if (const auto failure = json.find("failure"); failure != json.end())
     request.failure.emplace(static_cast<ExitCode>(failure->at("code").get<int>()),
                             failure->at("message").get<std::string>());
-  request.libtorch = json.at("libtorch").get<std::string>();
+  request.libraries.libtorch = json.at("libtorch").get<std::string>();
   request.images = json.at("images").get<std::string>();
-  request.nccl = json.value("nccl", "");
+  request.libraries.nccl = json.value("nccl", "");
   for (const auto& place : json.at("plugins"))
     request.plugins.push_back({place.at("folder").get<std::string>(), place.at("origin").get<std::string>()});
   return request;

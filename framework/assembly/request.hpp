@@ -1,6 +1,7 @@
 /// @file What the front asked for, as plain values; read once from the JSON of trainer_engine_call.
 #pragma once
 
+#include <assembly/device.hpp>
 #include <plugin/manifest.hpp>
 #include <trainer/sdk/error.hpp>
 
@@ -34,7 +35,8 @@ struct Request {
   bool json = false, quiet = false;
   int64_t timeout = 600;         ///< of run and cache: distributed.timeout in seconds, as far as the recipe told it
   std::optional<Error> failure;  ///< of run and cache: what is wrong with this rank's recipe or files; for the others
-  std::filesystem::path libtorch, images, nccl;
+  std::filesystem::path images;
+  Libraries libraries;
   std::vector<plugin::SearchFolder> plugins;
 };
 

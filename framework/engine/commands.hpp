@@ -2,8 +2,13 @@
 #pragma once
 
 #include <assembly/request.hpp>
+#include <plugin/loader.hpp>
+#include <recipe/recipe.hpp>
 
 namespace trainer::engine {
+
+/// The recipe of a request. Throws Error (bad_recipe).
+recipe::Recipe recipe_of(const assembly::Request& request, const plugin::Loader& plugins, bool paths_must_exist = true);
 
 int command_run(const assembly::Request& request);
 int command_check(const assembly::Request& request);

@@ -35,7 +35,7 @@ std::vector<std::string> devices(const assembly::Request& request) {
   std::vector<std::string> found{"cpu (" + std::to_string(at::get_num_threads()) + " threads)"};
   try {
     const at::Device first(at::kCUDA, 0);
-    assembly::open_devices(std::span(&first, 1), request);
+    assembly::open_devices(std::span(&first, 1), request.libraries);
     for (int64_t i = 0; i < at::detail::getCUDAHooks().deviceCount(); ++i) {
       const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(i));
       found.push_back(device.str() + " (" + assembly::cuda_versions(std::span(&device, 1)) + ")");
@@ -78,7 +78,7 @@ int command_doctor(const assembly::Request& request) {
   const char* spin = std::getenv("GOMP_SPINCOUNT");
   const assembly::Processor processor = assembly::this_processor();
   const std::vector<assembly::Level> used = assembly::levels(processor);
-  nlohmann::ordered_json facts{{"libtorch", request.libtorch.string()},
+  nlohmann::ordered_json facts{{"libtorch", request.libraries.libtorch.string()},
                                {"torch", TORCH_VERSION},
                                {"processor", processor.name},
                                {"instructions", instructions_of(processor)},

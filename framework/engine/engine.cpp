@@ -10,6 +10,7 @@
 #include <data/image.hpp>
 #include <kernels/cpu.hpp>
 #include <planner/byte_counter.hpp>
+#include <recipe/load.hpp>
 #include <recipe/locate.hpp>
 #include <engine/commands.hpp>
 #include <trainer/sdk/error.hpp>
@@ -33,6 +34,15 @@ void require_cpu_level() {
     throw Error(ExitCode::usage, error.what());
   }
 }
+
+}  // namespace
+
+recipe::Recipe recipe_of(const assembly::Request& request, const plugin::Loader& plugins, bool paths_must_exist) {
+  return recipe::load(request.recipe, request.overrides, plugin::schemas(plugins.found()),
+                      {.paths_must_exist = paths_must_exist});
+}
+
+namespace {
 
 int dispatch(const std::string& command, const assembly::Request& request) {
   static const std::map<std::string, int (*)(const assembly::Request&)> commands{

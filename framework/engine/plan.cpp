@@ -246,18 +246,17 @@ std::vector<double> speeds_of(const assembly::Request& request, std::size_t devi
 }  // namespace
 
 int command_plan(const assembly::Request& request) {
-  distributed::Place place;  // of the first: all have equal shares
-  place.size = request.ranks;
-  assembly::Assembly assembly(request, assembly::Assembly::Use::plan, place);
+  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  assembly::Assembly assembly(recipe_of(request, plugins, /*paths_must_exist=*/false), plugins, request.ranks);
   if (const auto chosen = planning::choose_strategies(assembly); chosen && !request.json)
     std::printf("%s\n", planner::describe(*chosen).c_str());
-  const planning::Plan plan = planning::make_plan(assembly, speeds_of(request, assembly.devices().size()), request.ranks);
+  const planning::Plan plan = planning::make_plan(assembly, speeds_of(request, assembly.devices.training().size()), request.ranks);
   if (request.json)
     print_json(plan);
   else
     print_text(plan);
   std::fflush(stdout);  // what does not fit is seen in the table
-  planning::require_device_budgets(assembly.recipe().placement, plan, planning::replan_of(request, request.ranks));
+  planning::require_device_budgets(assembly.recipe.placement, plan, planning::replan_of(assembly.recipe, plugins, request.ranks));
   return static_cast<int>(ExitCode::done);
 }
 

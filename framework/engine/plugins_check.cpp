@@ -1,13 +1,11 @@
 /// @file `trainer plugins check FILE`: loads one plugin as a run would, runs its cells of the equivalence matrix, and
 /// notes in the user's folder what passed.
-#include <adapter/lora.hpp>
 #include <base/log.hpp>
 #include <base/printable.hpp>
 #include <nlohmann/json.hpp>
-#include <objective/flow_matching.hpp>
 #include <plugin/loader.hpp>
 #include <identity/attestation.hpp>
-#include <assembly/device.hpp>
+#include <assembly/components.hpp>
 #include <engine/commands.hpp>
 #include <prove/conformance_model.hpp>
 #include <prove/plugin_cells.hpp>
@@ -28,9 +26,7 @@ plugin::Loader loader_for(const plugin::Manifest& manifest, const assembly::Requ
   const bool known =
       std::any_of(folders.begin(), folders.end(), [&](const auto& place) { return place.folder == home; });
   if (!known) folders.insert(folders.begin(), {home, "the plugin's folder"});
-  plugin::Loader loader(folders);
-  plugin::register_builtin(loader.registry(), objective::register_flow_matching);
-  plugin::register_builtin(loader.registry(), adapter::register_lora);
+  plugin::Loader loader = assembly::open_plugins(folders);
   plugin::register_builtin(loader.registry(), prove::register_conformance_model);
   return loader;
 }
@@ -140,7 +136,7 @@ int command_plugins_check(const assembly::Request& request) {
   std::vector<at::Device> devices{at::kCPU};
   if (!request.devices.empty()) {
     devices = assembly::parse_devices(request.devices, "--device");
-    assembly::open_devices(devices, request);
+    assembly::open_devices(devices, request.libraries);
   }
   const std::vector<std::string> offered = loader.load(manifest);
   const prove::PluginCells cells = prove::check_plugin(loader, manifest, request.model, devices);

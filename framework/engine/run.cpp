@@ -43,15 +43,16 @@ struct Member {
 };
 
 /// The recipe; with --resume-with checkpoint, where it differs from the checkpoint's in what is trained, the latter.
-void assemble(std::optional<assembly::Assembly>& assembly, const Member& member) {
-  assembly.emplace(member.request, assembly::Assembly::Use::run, member.place);
-  if (member.request.resume_with != "checkpoint") return;
-  const auto overrides = identity::overrides_to_checkpoint(assembly->recipe(), assembly->loader().found(), member.request.resume);
-  if (overrides.empty()) return;
-  assembly::Request changed = member.request;
+recipe::Recipe resumed_recipe(const assembly::Request& request, const plugin::Loader& plugins) {
+  recipe::Recipe recipe = recipe_of(request, plugins);
+  if (request.resume_with != "checkpoint") return recipe;
+  const auto overrides = identity::overrides_to_checkpoint(recipe, plugins.found(), request.resume);
+  if (overrides.empty()) return recipe;
+  assembly::Request changed = request;
   changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
-  assembly.emplace(changed, assembly::Assembly::Use::run, member.place);
+  recipe = recipe_of(changed, plugins);
   log_warning(identity::gone_on_as_checkpoint(overrides));
+  return recipe;
 }
 
 }  // namespace
@@ -62,9 +63,10 @@ int command_run(const assembly::Request& asked) {
   ExitCode end = ExitCode::preempted;
   ranks.together([&] {
     identity::require_named_checkpoint(member.request.resume);  // before the folder of the run is made
-    std::optional<assembly::Assembly> assembly;
-    assemble(assembly, member);
-    run::Run run(*assembly, member.request, ranks);
+    plugin::Loader plugins = assembly::open_plugins(member.request.plugins);
+    assembly::Assembly assembly(resumed_recipe(member.request, plugins), plugins, member.request.libraries,
+                                member.place);
+    run::Run run(assembly, member.request, ranks);
     run.prepare();
     if (!run.train()) return;
     if (run.finish()) end = ExitCode::done;
@@ -76,13 +78,14 @@ int command_cache(const assembly::Request& asked) {
   const Member member(asked);
   const assembly::Request& request = member.request;
   distributed::Group ranks = member.join();
-  metrics::Console console(preparation::console_options(request));
+  metrics::Console console(preparation::console_options(request.quiet));
   checkpoint::catch_stop_signals();
   preparation::Prepared prepared;
   std::string folder;
   ranks.together([&] {
-    assembly::Assembly assembly(request, assembly::Assembly::Use::run, member.place);
-    folder = assembly.recipe().cache.folder;
+    plugin::Loader plugins = assembly::open_plugins(request.plugins);
+    assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries, member.place);
+    folder = assembly.recipe.cache.folder;
     preparation::agree(assembly, ranks);
     prepared = preparation::prepare(assembly, console, ranks);
   });

@@ -23,21 +23,24 @@ std::string free_name() {
 
 int command_sample(const assembly::Request& request) {
   if (!request.output.empty()) require_replaceable(request.output);  // before the hours of drawing
-  assembly::Assembly assembly(request);
-  metrics::Console console(preparation::console_options(request));
-  if (!assembly.recipe().pictures())
-    throw Error(ExitCode::bad_recipe, "the objective \"" + assembly.recipe().objective.kind +
+  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries);
+  metrics::Console console(preparation::console_options(request.quiet));
+  if (!assembly.recipe.pictures())
+    throw Error(ExitCode::bad_recipe, "the objective \"" + assembly.recipe.objective.kind +
                                           "\" trains on texts alone: there is nothing to draw");
   const std::vector<std::string>& prompts =
-      request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
+      request.prompts.empty() ? assembly.recipe.sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
   std::vector<LoraLayer> lora;  // read before captions are encoded: what is wrong with it is told at once
-  if (!request.lora.empty()) lora = run::lora_for(assembly.load_model(assembly::ModelUse::outline), request.lora);
+  if (!request.lora.empty()) lora = run::lora_for(assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}), request.lora);
   const sampling::SamplePlan plan = preparation::prepare_samples(assembly, prompts, console);
-  assembly::LoadedModel loaded = assembly.load_model(assembly::ModelUse::sample);
+  const auto placement = assembly.components.placement();
+  assembly::LoadedModel loaded = assembly.models.load(
+      assembly.strategies.stack(), {.placement = placement.get(), .trained = false});
   if (!request.lora.empty()) run::apply_lora(loaded, lora);
-  const sampling::Pictures pictures = sampling::draw(loaded, plan, [&] { return assembly.autoencoder(); },
+  const sampling::Pictures pictures = sampling::draw(loaded, plan, [&] { return assembly.encoders.autoencoder(); },
                                  {[&](int64_t done, int64_t total) { console.phase(done, total, "samples"); }, {}});
   const auto file = sampling::write_grid(request.output.empty() ? free_name() : request.output, plan,
                                {{request.lora.empty() ? "model" : "LoRA", pictures}});

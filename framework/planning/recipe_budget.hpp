@@ -47,7 +47,7 @@ std::string planned_format(assembly::Assembly& assembly, const std::string& name
 /// it; empty without one.
 std::string format_of_checkpoint(assembly::Assembly& assembly, const std::vector<std::filesystem::path>& newest_first);
 
-/// With memory.budget: plans it for an assembly made with Assembly::Use::plan, and puts the plan to use. Throws as
+/// With memory.budget: plans it for an assembly on shapes alone, and puts the plan to use. Throws as
 /// plan_budget, and Error (unavailable) when no batch is known before the cache is made.
 std::optional<planner::BudgetPlan> choose_strategies(assembly::Assembly& assembly);
 

@@ -43,18 +43,18 @@ class CachedSource final : public execution::BatchSource {
 
 /// Version and content of the library that makes a component: changed code makes a changed cache.
 std::string component_identity(assembly::Assembly& assembly, const std::string& kind, const std::string& name) {
-  const plugin::Manifest* manifest = plugin::find_manifest(assembly.loader().found().manifests, kind, name);
+  const plugin::Manifest* manifest = plugin::find_manifest(assembly.components.plugins().found().manifests, kind, name);
   return manifest == nullptr ? "" : manifest->version + " " + xxh128_file(manifest->library);
 }
 
 cache::EncoderIdentity identity_of(assembly::Assembly& assembly, const std::string& kind, const recipe::Component& component,
-                                   const WeightSource* weights) {
+                                   const weights::ModelFiles* files) {
   cache::EncoderIdentity identity;
   identity.name = component.kind;
   identity.component = component_identity(assembly, kind, component.kind);
-  if (const auto* files = dynamic_cast<const weights::ModelFiles*>(weights))
+  if (files != nullptr)
     identity.weights = files->identity() + " " + xxh128(files->config().value_or(""));
-  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.loader().found(), kind, component.kind);
+  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.components.plugins().found(), kind, component.kind);
   identity.options = recipe::options_identity(component.options, schema);
   identity.dtype = component.dtype;
   return identity;
@@ -62,16 +62,16 @@ cache::EncoderIdentity identity_of(assembly::Assembly& assembly, const std::stri
 
 cache::Encoders encoders_of(assembly::Assembly& assembly) {
   cache::Encoders encoders;
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   encoders.text_encoder =
-      identity_of(assembly, "text_encoder", recipe.text_encoder, assembly.text_encoder_weights().get());
-  if (const auto tokenizer = assembly.tokenizer()) encoders.text_encoder.tokenizer = tokenizer->content_hash();
+      identity_of(assembly, "text_encoder", recipe.text_encoder, assembly.encoders.text_encoder_files().get());
+  if (const auto tokenizer = assembly.encoders.tokenizer()) encoders.text_encoder.tokenizer = tokenizer->content_hash();
   if (recipe.pictures()) {
     encoders.autoencoder =
-        identity_of(assembly, "autoencoder", recipe.autoencoder, assembly.autoencoder_weights().get());
-    encoders.make_autoencoder = [&assembly] { return assembly.autoencoder(); };
+        identity_of(assembly, "autoencoder", recipe.autoencoder, assembly.encoders.autoencoder_files().get());
+    encoders.make_autoencoder = [&assembly] { return assembly.encoders.autoencoder(); };
   }
-  encoders.make_text_encoder = [&assembly] { return assembly.text_encoder(); };
+  encoders.make_text_encoder = [&assembly] { return assembly.encoders.text_encoder(); };
   return encoders;
 }
 
@@ -84,8 +84,8 @@ std::vector<std::string> sample_texts(const recipe::Recipe& recipe, const std::v
 
 sampling::SamplePlan plan_of(assembly::Assembly& assembly, const std::vector<std::string>& prompts, const cache::Store& store,
                    const cache::EncoderIdentity& encoder, int64_t factor) {
-  sampling::SamplePlan plan{assembly.recipe().sample, prompts, {}, factor};
-  const at::Device device = assembly.devices().front();
+  sampling::SamplePlan plan{assembly.recipe.sample, prompts, {}, factor};
+  const at::Device device = assembly.devices.training().front();
   const auto conditioning = [&](const std::string& text) {
     NamedTensors tensors = store.load(cache::kText, cache::text_key(encoder, text));
     for (auto& [name, tensor] : tensors) tensor = tensor.unsqueeze(0).to(device);
@@ -113,7 +113,7 @@ std::string identity_of(const cache::Encoders& encoders) {
 
 /// What computes: versions, and the content of every plugin that the recipe names.
 std::string program_of(assembly::Assembly& assembly) {
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   FieldHash hash;
   hash.add(TRAINER_VERSION).add(TORCH_VERSION);
   const auto add = [&](const std::string& kind, const std::string& name) {
@@ -205,17 +205,17 @@ int64_t sum(distributed::Group& ranks, std::size_t own) {
 
 }  // namespace
 
-metrics::ConsoleOptions console_options(const assembly::Request& request) {
+metrics::ConsoleOptions console_options(bool quiet) {
   metrics::ConsoleOptions options;
   options.terminal = metrics::stderr_is_terminal();
-  if (request.quiet) options.write = [](std::string_view) {};
+  if (quiet) options.write = [](std::string_view) {};
   return options;
 }
 
 void agree(assembly::Assembly& assembly, distributed::Group& ranks) {
   if (ranks.size() == 1) return;
   const distributed::LongWork work(ranks, "comparing recipe and files", distributed::LongWork::When::all_live);
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   require_shared_cache(recipe.cache.folder, ranks);
   ranks.require_same("the program (version and plugins)", program_of(assembly));
   ranks.require_same("the recipe", recipe::to_toml(recipe));
@@ -226,18 +226,18 @@ void agree(assembly::Assembly& assembly, distributed::Group& ranks) {
   if (recipe.adapter && !recipe.adapter->path.empty())
     ranks.require_same("the adapter to start from (" + recipe.adapter->path + ")",
                        weights["start"] + weights["start_config"]);
-  ranks.require_apart(assembly::identities_of(assembly.devices()));
+  ranks.require_apart(assembly::identities_of(assembly.devices.training()));
 }
 
 std::map<std::string, std::string> identities_of_data(assembly::Assembly& assembly, const data::Dataset& dataset) {
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   const bool all = !recipe.validates();
   return {{"data", identity_of(all ? dataset : data::part_of(dataset, data::hold_out(dataset, recipe), false))},
           {"encoders", identity_of(encoders_of(assembly))}};
 }
 
 std::string as_first_recorded(assembly::Assembly& assembly, const std::string& key, const std::string& now) {
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   if (key == "encoders") {
     cache::Encoders encoders = encoders_of(assembly);
     encoders.text_encoder.options = recipe::identity_of_all(recipe.text_encoder.options);
@@ -246,7 +246,7 @@ std::string as_first_recorded(assembly::Assembly& assembly, const std::string& k
   }
   if (key != "formats") return now;
   const std::string name = now.substr(0, now.find(' '));
-  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.loader().found(), "memory", name);
+  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.components.plugins().found(), "memory", name);
   std::vector<Options> choices;  // of the recipe, or of its memory budget
   for (const recipe::Component& component : recipe.memory.components)
     if (component.kind == name) choices.push_back(component.options);
@@ -267,7 +267,7 @@ std::string empty_captions_warning(const recipe::Recipe& recipe, const data::Dat
 }
 
 Uncached uncached(assembly::Assembly& assembly, const data::Dataset& dataset) {
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   const cache::Store store(recipe.cache.folder);
   std::optional<cache::Encoders> encoders;
   try {
@@ -296,10 +296,10 @@ Uncached uncached(assembly::Assembly& assembly, const data::Dataset& dataset) {
 
 Prepared prepare(assembly::Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   const cache::Store store(recipe.cache.folder);
   if (ranks.writer()) store.remove_unfinished(kLongForAnEntry);
-  const int64_t multiple = recipe.pictures() ? assembly.spatial_factor() : 1;
+  const int64_t multiple = recipe.pictures() ? assembly.encoders.spatial_factor() : 1;
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
   ranks.require_same("the data set", identity_of(dataset));
@@ -323,18 +323,18 @@ Prepared prepare(assembly::Assembly& assembly, metrics::Console& console, distri
   prepared.data_identity = identity_of(dataset);
   prepared.encoders_identity = identity_of(encoders);
   prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder, multiple);
-  data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe, assembly.share()));
+  data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe, assembly.share));
   prepared.batches = std::make_unique<CachedSource>(
-      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler)), assembly.share());
+      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler)), assembly.share);
   return prepared;
 }
 
 sampling::SamplePlan prepare_samples(assembly::Assembly& assembly, const std::vector<std::string>& prompts, metrics::Console& console) {
-  const cache::Store store(assembly.recipe().cache.folder);
+  const cache::Store store(assembly.recipe.cache.folder);
   const cache::Encoders encoders = encoders_of(assembly);
-  cache::build(store, data::Dataset{}, sample_texts(assembly.recipe(), prompts), encoders,
+  cache::build(store, data::Dataset{}, sample_texts(assembly.recipe, prompts), encoders,
                build_options(console, distributed::Group::alone()));
-  return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.spatial_factor());
+  return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.encoders.spatial_factor());
 }
 
 }  // namespace trainer::preparation

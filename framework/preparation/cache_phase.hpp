@@ -47,7 +47,7 @@ struct Uncached {
 Uncached uncached(assembly::Assembly& assembly, const data::Dataset& dataset);
 
 /// How progress is shown: a bar on a terminal, plain lines elsewhere, nothing with --quiet.
-metrics::ConsoleOptions console_options(const assembly::Request& request);
+metrics::ConsoleOptions console_options(bool quiet);
 
 /// Collective: all ranks run one program with one recipe, model and encoders, each on devices of its own. Throws Error
 /// naming the rank that does not. To be called before anything expensive; nothing to do for one process.

@@ -38,11 +38,11 @@ bool matters(const std::string& key) {
   return std::any_of(kStarts.begin(), kStarts.end(), [&](const char* start) { return key.starts_with(start); });
 }
 
-Json to_json(const Comparison& line) {
-  Json json{{"run", line.run},
+Json to_json(const Row& line) {
+  Json json{{"run", line.subset},
             {"against", line.against},
-            {"passed", line.passed},
-            {"compared", line.judged},
+            {"passed", line.passed()},
+            {"compared", line.verdict != Row::not_compared},
             {"result", line.result},
             {"peak_bytes", line.peak_bytes},
             {"heavy_operations", line.heavy}};
@@ -51,23 +51,23 @@ Json to_json(const Comparison& line) {
     json["from_dense_weights"] = {{"loss", line.apart->loss},
                                   {"gradients", line.apart->gradients},
                                   {"gradients_after_steps", line.apart->later},
-                                  {"tolerance", line.tolerance}};
+                                  {"tolerance", line.tolerance.dense}};
   return json;
 }
 
 }  // namespace
 
 bool Proof::passed() const {
-  return std::all_of(lines.begin(), lines.end(), [](const Comparison& line) { return line.passed || !line.judged; });
+  return std::all_of(lines.begin(), lines.end(), [](const Row& line) { return line.passed() || line.verdict == Row::not_compared; });
 }
 
 bool Proof::complete() const {
-  return std::all_of(lines.begin(), lines.end(), [](const Comparison& line) { return line.judged; });
+  return std::all_of(lines.begin(), lines.end(), [](const Row& line) { return line.verdict != Row::not_compared; });
 }
 
 std::string Proof::verdict() const {
   if (!passed()) return "differs";
-  const bool packed = std::any_of(lines.begin(), lines.end(), [](const Comparison& line) { return line.apart; });
+  const bool packed = std::any_of(lines.begin(), lines.end(), [](const Row& line) { return line.apart.has_value(); });
   std::string text = packed ? "bit-equal but for packed weights, which are within their tolerance" : "bit-equal";
   if (!complete()) text += "; not everything could be compared";
   return text;
@@ -80,7 +80,7 @@ Json to_json(const Proof& proof) {
             {"steps", proof.steps},     {"weight_bytes", proof.weight_bytes},
             {"notes", proof.notes}};
   json["comparisons"] = Json::array();
-  for (const Comparison& line : proof.lines) json["comparisons"].push_back(to_json(line));
+  for (const Row& line : proof.lines) json["comparisons"].push_back(to_json(line));
   return json;
 }
 

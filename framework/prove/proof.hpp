@@ -6,7 +6,7 @@
 #include <recipe/recipe.hpp>
 #include <identity/attestation.hpp>
 #include <planner/budget_plan.hpp>
-#include <prove/difference.hpp>
+#include <prove/comparison.hpp>
 
 #include <filesystem>
 #include <map>
@@ -16,24 +16,12 @@
 
 namespace trainer::prove {
 
-/// One comparison of the table.
-struct Comparison {
-  std::string run, against, result{};
-  bool passed = false;
-  bool judged = true;                      ///< false: it could not be made, which is no fault of the strategies
-  std::optional<prove::Spot> largest{};    ///< difference, where there is one
-  std::optional<prove::Distance> apart{};  ///< from the run with dense weights
-  double tolerance = 0;                    ///< for `apart`
-  int64_t peak_bytes = 0;                  ///< weights and steps on the first device; 0: it did not end
-  std::string heavy{};                     ///< Trajectory::heavy_operations
-};
-
 /// What was proven and how; filled in as the runs go.
 struct Proof {
   std::string model, blocks, inputs, trained, notes;
   int64_t steps = 0, weight_bytes = 0;
   std::map<std::string, RecomputeReport> recompute;
-  std::vector<Comparison> lines;
+  std::vector<Row> lines;
   [[nodiscard]] bool passed() const;
   /// Every comparison could be made.
   [[nodiscard]] bool complete() const;

@@ -119,4 +119,16 @@ Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure
   return trajectory;
 }
 
+Trajectory train_loaded(assembly::LoadedModel& loaded, const Objective& objective, const planner::PeakMark& held,
+                        const Exercise& exercise, const Failure& failure) {
+  RandomBatches data(shapes_of(*loaded.model, objective, exercise.sizes), exercise.samples, exercise.micro_batches,
+                     exercise.data, exercise.seed);
+  const int64_t weights = held.held();
+  Trajectory trajectory = train_steps({*loaded.model, loaded.trained, objective, loaded.memory, loaded.placement, data,
+                                       exercise.seed, exercise.max_grad_norm, exercise.fused_backward},
+                                      exercise.steps, failure);
+  trajectory.peak_bytes += weights;
+  return trajectory;
+}
+
 }  // namespace trainer::prove

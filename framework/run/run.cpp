@@ -35,15 +35,15 @@ Run::Run(assembly::Assembly& assembly, const assembly::Request& request, distrib
     : assembly_(assembly),
       request_(request),
       ranks_(ranks),
-      recipe_(assembly.recipe()),
+      recipe_(assembly.recipe),
       folder_(recipe_.run.output),
-      console_(preparation::console_options(request)),
+      console_(preparation::console_options(request.quiet)),
       random_(static_cast<uint64_t>(recipe_.run.seed)),
       samples_(folder_ / "samples"),
       record_(recipe_, console_),
-      profiler_(ranks.writer() ? request.profile : 0, folder_ / "profile", assembly.devices(),
+      profiler_(ranks.writer() ? request.profile : 0, folder_ / "profile", assembly.devices.training(),
                 [this] { lock_->require_mine(); }),
-      phases_(assembly.devices()) {
+      phases_(assembly.devices.training()) {
   if (ranks_.writer()) {
     lock_.emplace(folder_);
     for (const char* below : {"", "lora", "model"}) remove_unfinished(folder_ / below);
@@ -71,32 +71,36 @@ void Run::agree() {
 void Run::require_recipe_of_folder() const {
   if (request_.resume == "never") return;
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder_, recipe_.checkpoint.fallback))
-    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly_.loader().found()), recipe_, folder_, before->what,
+    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly_.components.plugins().found()), recipe_, folder_, before->what,
                         request_.resume_with);
   if (identity::names_checkpoint(request_.resume))  // it is read whole, and looked at again, when all else is there
     if (const std::optional<std::string> recipe = checkpoint::recipe_in(request_.resume))
-      identity::require_same_recipe(identity::parse_recipe(*recipe, assembly_.loader().found()), recipe_, folder_,
+      identity::require_same_recipe(identity::parse_recipe(*recipe, assembly_.components.plugins().found()), recipe_, folder_,
                           checkpoint::kTheCheckpoint, request_.resume_with);
   if (!identity::names_checkpoint(request_.resume)) checkpoint::require_committed(folder_, places_->steps());
 }
 
 void Run::prepare() {
   agree();
-  if (ranks_.size() > 1 && device().is_cuda()) ranks_.use(at::kCUDA, assembly::open_nccl(request_));
+  if (ranks_.size() > 1 && device().is_cuda()) ranks_.use(at::kCUDA, assembly::open_nccl(request_.libraries));
   require_budgets();
   // What does not fit together is told before hours of encoding. With a budget the plan decides what fits.
-  if (recipe_.memory.budget == 0) assembly_.load_model(assembly::ModelUse::inspect);
+  const auto placement = assembly_.components.placement();
+  if (recipe_.memory.budget == 0)
+    assembly_.models.load(assembly_.strategies.stack(), {assembly::Weights::none, placement.get()});
   prepared_ = phases_.during("cache", [&] { return preparation::prepare(assembly_, console_, ranks_); });
   if (ranks_.writer()) lock_->require_mine();  // encoding takes hours, and what follows writes into the folder
   return_freed_memory();                       // of the encoders
   for (const std::string& note : prepared_.notes) log_info(note);
   const distributed::LongWork work(ranks_, "loading the model", distributed::LongWork::When::all_live);
   plan_memory();
-  assembly_.before_weights(&end_when_stopped);
-  loaded_ = phases_.during("load", [&] { return assembly_.load_model(assembly::ModelUse::train); });
+  loaded_ = phases_.during("load", [&] {
+    return assembly_.models.load(assembly_.strategies.stack(),
+                                 {assembly::Weights::file, placement.get(), &end_when_stopped});
+  });
   weights_ = identity::identities_of_weights(recipe_, *loaded_.source);
   if (const std::string idle = loaded_.memory.idle(); !idle.empty()) log_warning(idle);
-  objective_ = assembly_.objective();
+  objective_ = assembly_.components.objective();
   const recipe::Optimizer& o = recipe_.optimizer;
   optimizer_.emplace(loaded_.trained, optim::AdamWOptions{o.betas[0], o.betas[1], o.eps, o.weight_decay});
   if (o.fused_backward) fused_.emplace(*optimizer_);
@@ -145,7 +149,7 @@ void Run::require_same(const checkpoint::Loaded& found) const {
   if (identity::names_checkpoint(request_.resume) && !places_->steps().empty() && places_->steps().back() > saved.step)
     throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of later steps than " + request_.resume +
                                       "; choose another run.output, so that they are not lost");
-  identity::require_same_recipe(identity::parse_recipe(saved.recipe, assembly_.loader().found()), recipe_, folder_,
+  identity::require_same_recipe(identity::parse_recipe(saved.recipe, assembly_.components.plugins().found()), recipe_, folder_,
                       checkpoint::kTheCheckpoint, request_.resume_with);
   identity::require_same_content(
       found, fingerprints(), recipe_, request_.resume_with,
@@ -203,10 +207,10 @@ std::map<std::string, std::string> Run::fingerprints() const {
   std::map<std::string, std::string> all{{"trainer", TRAINER_VERSION},
                                          {"torch", TORCH_VERSION},
                                          {"threads", std::to_string(at::get_num_threads())},
-                                         {"devices", assembly::types_of(assembly_.devices())},
-                                         {"cuda", assembly::cuda_versions(assembly_.devices())},
+                                         {"devices", assembly::types_of(assembly_.devices.training())},
+                                         {"cuda", assembly::cuda_versions(assembly_.devices.training())},
                                          {"processes", std::to_string(ranks_.size())},
-                                         {"plugins", assembly_.loader().identity()},
+                                         {"plugins", assembly_.components.plugins().identity()},
                                          {"data", prepared_.data_identity},
                                          {"encoders", prepared_.encoders_identity},
                                          {"formats", loaded_.memory.format_name()}};
@@ -219,14 +223,14 @@ std::map<std::string, std::string> Run::fingerprints() const {
 
 checkpoint::Live Run::live() { return {loaded_.trained, *optimizer_, ema_ ? &*ema_ : nullptr}; }
 
-at::Device Run::device() const { return assembly_.devices().front(); }
+at::Device Run::device() const { return assembly_.devices.training().front(); }
 
 int64_t Run::steps_done() const { return trainer_->steps_done(); }
 
 bool Run::train() {
   if (steps_done() < recipe_.run.steps) make_up();
   record_.begin();
-  steps_.emplace(assembly_.devices(), loaded_.placement, loaded_.trained);
+  steps_.emplace(assembly_.devices.training(), loaded_.placement, loaded_.trained);
   stop_ = ranks_.first(checkpoint::stop_signal());
   if (stop_.rank < 0) trainer_->fit(recipe_.run.steps, [this](const execution::StepReport& report) { return after_step(report); });
   console_.clear();

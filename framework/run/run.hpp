@@ -10,6 +10,7 @@
 #include <preparation/ahead_batches.hpp>
 #include <checkpoint/train_state.hpp>
 #include <assembly/assemble.hpp>
+#include <assembly/request.hpp>
 #include <preparation/cache_phase.hpp>
 #include <execution/keyed_random.hpp>
 #include <run/phase_bytes.hpp>

@@ -1,30 +1,21 @@
 /// @file What a run plans before it loads its model: memory.budget and placement.budgets.
-#include <base/files.hpp>
 #include <base/log.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/recovery.hpp>
 #include <identity/same_run.hpp>
 #include <planning/device_budgets.hpp>
 #include <planning/recipe_budget.hpp>
+#include <planning/stored_plan.hpp>
 #include <run/run.hpp>
 
 #include <exception>
 
 namespace trainer::run {
-namespace {
-
-namespace fs = std::filesystem;
-
-/// What memory.budget led to, for whoever wants to know.
-constexpr auto kPlanFile = "plan.json";
-
-}  // namespace
-
 void Run::require_budgets() {
   if (!planning::limits_devices(recipe_.placement)) return;
   const distributed::LongWork work(ranks_, "planning", distributed::LongWork::When::all_live);
   if (ranks_.writer()) {
-    const planning::Replan replan = planning::replan_of(request_, ranks_.size());
+    const planning::Replan replan = planning::replan_of(recipe_, assembly_.components.plugins(), ranks_.size());
     std::optional<planning::Plan> plan;
     try {
       plan = replan({});
@@ -41,7 +32,7 @@ void Run::require_budgets() {
 void Run::plan_memory() {
   if (recipe_.memory.budget == 0) return;
   const planner::BudgetPlan plan = planner::parse_plan(ranks_.from_writer(ranks_.writer() ? plan_text() : ""), "plan");
-  assembly_.use_plan(plan);
+  assembly_.strategies.use(plan);
   console_.clear();
   log_info(describe(plan));
 }
@@ -57,9 +48,7 @@ std::string Run::plan_text() {
   // packs the weights does, and stays.
   const planning::BatchShape batch =
       planning::batch_shape(*prepared_.batches, planning::largest_of(recipe_, prepared_.samples.factor), prepared_.samples.factor);
-  const std::string text = to_json(planning::plan_budget(assembly_, batch, format_of_checkpoint()));
-  write_file_atomically(folder_ / kPlanFile, text);
-  return text;
+  return planning::store_plan(folder_, planning::plan_budget(assembly_, batch, format_of_checkpoint()));
 }
 
 }  // namespace trainer::run

@@ -30,8 +30,8 @@ void Run::announce() const {
       (prepared_.pictures == 1 ? "" : "s") +
       (prepared_.held_out > 0 ? " (" + std::to_string(prepared_.held_out) + " more held out for validation)" : "") +
       ", batch " + std::to_string(recipe_.train.batch_size) + ", " + steps + " steps" +
-      (ranks_.size() > 1 ? ", " + ranks_.describe() + " with " + std::to_string(assembly_.share().micro_batches) +
-                               " x " + std::to_string(assembly_.share().micro_batch_size) + " samples of a step"
+      (ranks_.size() > 1 ? ", " + ranks_.describe() + " with " + std::to_string(assembly_.share.micro_batches) +
+                               " x " + std::to_string(assembly_.share.micro_batch_size) + " samples of a step"
                          : "") +
       (steps_done() > 0 ? ", going on after step " + done : ""));
   if (steps_done() > recipe_.run.steps)
@@ -45,7 +45,7 @@ void Run::announce() const {
 }
 
 void Run::note_attestation() const {
-  const identity::Strangers strangers = identity::strangers_of(recipe_, assembly_.loader(), assembly_.plan());
+  const identity::Strangers strangers = identity::strangers_of(recipe_, assembly_.components.plugins(), assembly_.strategies.plan());
   const bool known = identity::attested(strangers);
   if (!known) log_warning(identity::attestation_warning(strangers, recipe_.file));
   const fs::path file = folder_ / "run.json";
@@ -55,7 +55,7 @@ void Run::note_attestation() const {
   const auto before = json;
   json["strangers"] = describe(strangers);
   json["attested"] = known;
-  json["proof"] = prove::describe_stored_proof(folder_, prove::proof_subject(recipe_, strangers, assembly_.plan()));
+  json["proof"] = prove::describe_stored_proof(folder_, prove::proof_subject(recipe_, strangers, assembly_.strategies.plan()));
   if (json != before) write_file_atomically(file, json.dump(1) + "\n");
 }
 

@@ -63,7 +63,7 @@ void Run::draw_samples(const std::string& title) {
       ranks_.check();
     };
     const sampling::Pictures pictures = phases_.during("sample", [&] {
-      return sampling::draw(loaded_, prepared_.samples, [this] { return assembly_.autoencoder(); }, {progress, stop_if_asked});
+      return sampling::draw(loaded_, prepared_.samples, [this] { return assembly_.encoders.autoencoder(); }, {progress, stop_if_asked});
     });
     samples_.save(steps_done(), prepared_.samples, pictures);
     std::vector<std::pair<std::string, sampling::Pictures>> columns;

@@ -18,7 +18,9 @@
 #include <planner/byte_counter.hpp>
 #include <run/export.hpp>
 #include <checkpoint/train_state.hpp>
+#include <assembly/request.hpp>
 #include <preparation/cache_phase.hpp>
+#include <recipe/load.hpp>
 
 #include <fstream>
 
@@ -41,7 +43,7 @@ assembly::Request request_of(const nlohmann::json& settings) {
   request.recipe = settings.at("recipe");
   request.overrides = settings.at("set").get<std::vector<std::string>>();
   request.overrides.push_back("cache.folder=" + settings.at("folder").get<std::string>() + "/cache");
-  request.libtorch = settings.at("libtorch").get<std::string>();
+  request.libraries.libtorch = settings.at("libtorch").get<std::string>();
   request.images = settings.at("images").get<std::string>();
   for (const std::string folder : settings.at("plugins")) request.plugins.push_back({folder, "build tree"});
   request.quiet = true;
@@ -54,11 +56,13 @@ class Phases {
       : folder_(settings.at("folder").get<std::string>()),
         captions_(lines_of(settings.at("captions"))),
         request_(request_of(settings)),
-        assembly_(request_),
-        console_(preparation::console_options(request_)),
+        plugins_(assembly::open_plugins(request_.plugins)),
+        assembly_(recipe::load(request_.recipe, request_.overrides, plugin::schemas(plugins_.found())), plugins_,
+                  request_.libraries),
+        console_(preparation::console_options(/*quiet=*/true)),
         checkpoints_(folder_ / "run", "bench"),
-        samples_(preparation::prepare_samples(assembly_, {assembly_.recipe().sample.prompts.front()}, console_)),
-        trained_(assembly_.load_model(assembly::ModelUse::train)),
+        samples_(preparation::prepare_samples(assembly_, {assembly_.recipe.sample.prompts.front()}, console_)),
+        trained_(load()),
         optimizer_(trained_.trained, {}) {
     samples_.settings.seeds.resize(1);
     for (const Parameter* parameter : trained_.trained)
@@ -79,13 +83,13 @@ class Phases {
 
   void run(const std::string& phase) {
     if (phase == "load") {
-      assembly_.load_model(assembly::ModelUse::train);
+      load();
     } else if (phase == "captions") {
       preparation::prepare_samples(assembly_, captions_, console_);
     } else if (phase == "pictures") {
       preparation::prepare(assembly_, console_);
     } else if (phase == "sample") {
-      sampling::draw(trained_, samples_, [this] { return assembly_.autoencoder(); }, {});
+      sampling::draw(trained_, samples_, [this] { return assembly_.encoders.autoencoder(); }, {});
     } else if (phase == "save") {
       checkpoint::Progress progress;
       progress.step = ++step_;
@@ -97,9 +101,15 @@ class Phases {
   }
 
  private:
+  assembly::LoadedModel load() {
+    const auto placement = assembly_.components.placement();
+    return assembly_.models.load(assembly_.strategies.stack(), {assembly::Weights::file, placement.get()});
+  }
+
   fs::path folder_;
   std::vector<std::string> captions_;
   assembly::Request request_;
+  plugin::Loader plugins_;
   assembly::Assembly assembly_;
   metrics::Console console_;
   checkpoint::Store checkpoints_;

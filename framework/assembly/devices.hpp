@@ -1,0 +1,54 @@
+/// @file The devices that a recipe names, as one process uses them, and the dry devices that stand for them.
+#pragma once
+
+#include <assembly/device.hpp>
+#include <recipe/recipe.hpp>
+
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <vector>
+
+namespace trainer::fused {
+class DryCuda;
+}
+
+namespace trainer::assembly {
+
+/// One per process. A second one may live for a while, as to plan a changed recipe; the first then runs nothing on dry
+/// devices until the second is gone (fused::DryCuda).
+class Devices {
+ public:
+  /// Opens them. `place` is that of this process among those that train together; it picks the devices of the process.
+  /// Throws Error (bad_recipe, unavailable).
+  Devices(const recipe::Recipe& recipe, const Libraries& libraries, const distributed::Place& place);
+  /// Opens none, for what runs on shapes alone. Throws Error (bad_recipe) for a name that is no device.
+  explicit Devices(const recipe::Recipe& recipe);
+  /// These, which are open.
+  explicit Devices(std::vector<at::Device> training);
+
+  /// Whether tensors can be made there. Otherwise everything is on dry devices.
+  [[nodiscard]] bool are_open() const { return open_; }
+  /// Those of the placement.
+  [[nodiscard]] const std::vector<at::Device>& training() const { return training_; }
+  /// All that hold something of a run: the placement's, those of encoders, and the host. The dry device of the i-th is
+  /// "meta:i".
+  [[nodiscard]] const std::vector<at::Device>& memories() const { return memories_; }
+  /// The dry device that stands for one of them.
+  [[nodiscard]] at::Device dry(at::Device device) const;
+  /// The device of an encoder: its own, or the first of the placement.
+  [[nodiscard]] at::Device of(const recipe::Component& encoder) const;
+
+ private:
+  void note_memories(const recipe::Recipe& recipe);
+  void note_memory(at::Device device);
+  /// To be called when all memories are known.
+  void mark_dry_devices();
+
+  bool open_ = false;
+  distributed::Place place_;
+  std::vector<at::Device> training_, memories_;
+  std::shared_ptr<const fused::DryCuda> dry_cuda_;  ///< which of the memories are CUDA's
+};
+
+}  // namespace trainer::assembly
