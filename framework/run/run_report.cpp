@@ -53,7 +53,7 @@ void Run::note_attestation() const {
   require_shallow(text, file.string());
   auto json = nlohmann::ordered_json::parse(text);
   const auto before = json;
-  json["strangers"] = describe(strangers);
+  json["strangers"] = identity::describe(strangers);
   json["attested"] = known;
   json["proof"] = prove::describe_stored_proof(folder_, prove::proof_subject(recipe_, strangers, assembly_.strategies.plan()));
   if (json != before) write_file_atomically(file, json.dump(1) + "\n");
