@@ -23,7 +23,8 @@ auto make(plugin::Loader& plugins, const Parts& parts, const std::string& kind, 
           const Context& context) {
   plugins.require(kind, name);
   auto made = plugin::guard(name, "create", [&] { return parts.find(name)->second.create(context); });
-  if (made == nullptr) throw PluginError(name, "create", "the plugin made no " + (kind == "memory" ? "memory strategy" : kind));
+  if (made == nullptr)
+    throw PluginError(name, "create", "the plugin made no " + (kind == "memory" ? "memory strategy" : kind));
   return made;
 }
 

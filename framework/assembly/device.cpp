@@ -1,8 +1,8 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <assembly/device.hpp>
 #include <base/log.hpp>
 #include <plugin/library.hpp>
-#include <assembly/device.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <c10/core/impl/VirtualGuardImpl.h>

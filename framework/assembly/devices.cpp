@@ -67,8 +67,8 @@ at::Device Devices::dry(at::Device device) const {
 
 at::Device Devices::of(const recipe::Component& encoder) const {
   if (encoder.device.empty()) return training_.front();
-  const std::vector<at::Device> named = parse_devices(
-      std::vector<std::string>{encoder.device}, encoder.position.text() + ": device of \"" + encoder.kind + "\"");
+  const std::vector<at::Device> named = parse_devices(std::vector<std::string>{encoder.device},
+                                                      encoder.position.text() + ": device of \"" + encoder.kind + "\"");
   return open_ ? devices_of_process(named, training_.size(), place_).front() : named.front();
 }
 

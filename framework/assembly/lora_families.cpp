@@ -1,5 +1,5 @@
-#include <assembly/lora_families.hpp>
 #include <assembly/components.hpp>
+#include <assembly/lora_families.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::assembly {

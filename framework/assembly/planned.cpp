@@ -1,6 +1,6 @@
+#include <assembly/planned.hpp>
 #include <plugin/guard.hpp>
 #include <recipe/options_identity.hpp>
-#include <assembly/planned.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::assembly {

@@ -1,5 +1,5 @@
-#include <nlohmann/json.hpp>
 #include <assembly/request.hpp>
+#include <nlohmann/json.hpp>
 
 namespace trainer::assembly {
 

@@ -50,8 +50,7 @@ execution::MemoryStack Strategies::stack(const std::vector<std::string>& names) 
   std::vector<execution::MemoryStack::Named> strategies;
   for (const recipe::Component& component : components_.recipe().memory.components) {
     if (!contains(names, component.kind)) continue;
-    const recipe::ComponentSchema& schema =
-        plugin::schema_of(components_.plugins().found(), "memory", component.kind);
+    const recipe::ComponentSchema& schema = plugin::schema_of(components_.plugins().found(), "memory", component.kind);
     strategies.push_back({component.kind, components_.memory_strategy(component),
                           recipe::options_identity(component.options, schema), schema.tolerance.rounding,
                           changed_options(schema, component)});

@@ -1,6 +1,7 @@
 /// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
+#include <assembly/assemble.hpp>
 #include <base/entries.hpp>
 #include <base/files.hpp>
 #include <base/log.hpp>
@@ -12,19 +13,18 @@
 #include <checkpoint/run_lock.hpp>
 #include <data/holdout.hpp>
 #include <distributed/environment.hpp>
-#include <metrics/meter.hpp>
-#include <nlohmann/json.hpp>
-#include <recipe/locate.hpp>
-#include <planning/disk_need.hpp>
+#include <engine/commands.hpp>
 #include <identity/identities.hpp>
 #include <identity/same_run.hpp>
-#include <assembly/assemble.hpp>
-#include <preparation/cache_phase.hpp>
-#include <engine/commands.hpp>
-#include <planning/placement_report.hpp>
+#include <metrics/meter.hpp>
+#include <nlohmann/json.hpp>
 #include <planning/device_budgets.hpp>
+#include <planning/disk_need.hpp>
+#include <planning/placement_report.hpp>
 #include <planning/plan.hpp>
 #include <planning/recipe_budget.hpp>
+#include <preparation/cache_phase.hpp>
+#include <recipe/locate.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -155,7 +155,8 @@ assembly::Request as_resumed(const assembly::Request& asked, const plugin::Loade
   }
 }
 
-std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const assembly::Request& request, data::Dataset& dataset) {
+std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const assembly::Request& request,
+                       data::Dataset& dataset) {
   if (!recipe.pictures()) {
     dataset = data::scan_texts(recipe.data);
     return std::to_string(dataset.samples.size()) + " texts";
@@ -194,7 +195,8 @@ std::string check_model(assembly::Assembly& assembly) {
   const assembly::LoadedModel loaded =
       assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none, placement.get()});
   check_inputs(*loaded.model, *assembly.components.objective());
-  std::string text = loaded.model->describe() + "; " + planning::report_placement(loaded.placement, loaded.parts).text();
+  std::string text =
+      loaded.model->describe() + "; " + planning::report_placement(loaded.placement, loaded.parts).text();
   if (!loaded.adapter) return text + "; all parameters are trained";
   return text + "; " + loaded.adapter->describe() + " on " + std::to_string(loaded.adapted.size()) + " of " +
          std::to_string(loaded.inventory.linears.size()) + " linear layers";
@@ -205,8 +207,8 @@ std::string check_memory(assembly::Assembly& assembly, const std::optional<plann
   if (!batch) return "known when the captions are encoded";
   if (assembly.recipe.memory.budget > 0) return planner::describe(planning::plan_budget(assembly, *batch));
   try {
-    return "a micro-batch of " + std::to_string(batch->samples) + ":\n" + planner::table(planning::strategy_rows(assembly, *batch)) +
-           assembly.strategies.stack().idle();
+    return "a micro-batch of " + std::to_string(batch->samples) + ":\n" +
+           planner::table(planning::strategy_rows(assembly, *batch)) + assembly.strategies.stack().idle();
   } catch (const Error& error) {
     // It trains all the same; what cannot be run on shapes alone can neither be planned nor told before.
     if (error.code() != "NO_SHAPE_KERNEL") throw;
@@ -288,15 +290,16 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
 }
 
 /// What a run would do with the folder that is there, and the checkpoint that it would go on from.
-std::string check_run_folder(assembly::Assembly& assembly, const assembly::Request& request, std::optional<checkpoint::Choice>& newest) {
+std::string check_run_folder(assembly::Assembly& assembly, const assembly::Request& request,
+                             std::optional<checkpoint::Choice>& newest) {
   const recipe::Recipe& recipe = assembly.recipe;
   const std::filesystem::path folder = recipe.run.output;
   planning::require_writable(folder, "run.output");
   if (const auto holder = checkpoint::RunLock::holder(folder))
     throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder, recipe.checkpoint.fallback))
-    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly.components.plugins().found()), recipe, folder, before->what,
-                        request.resume_with);
+    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly.components.plugins().found()), recipe,
+                                  folder, before->what, request.resume_with);
   const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
   checkpoint::require_committed(folder, steps);
   std::vector<std::string> notes;
@@ -318,11 +321,14 @@ std::string check_run_folder(assembly::Assembly& assembly, const assembly::Reque
 std::string check_content(assembly::Assembly& assembly, const assembly::Request& request, const data::Dataset& dataset,
                           const checkpoint::Choice& newest) {
   std::map<std::string, std::string> now = preparation::identities_of_data(assembly, dataset);
-  now.merge(identity::identities_of_weights(assembly.recipe, *assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}).source));
+  now.merge(identity::identities_of_weights(
+      assembly.recipe, *assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}).source));
   if (assembly.recipe.memory.budget == 0) now["formats"] = assembly.strategies.stack().format_name();
-  const bool same = identity::require_same_content(
-      {{}, newest.manifest, newest.folder}, now, assembly.recipe, request.resume_with,
-      [&](const std::string& key, const std::string& value) { return preparation::as_first_recorded(assembly, key, value); });
+  const bool same =
+      identity::require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe, request.resume_with,
+                                     [&](const std::string& key, const std::string& value) {
+                                       return preparation::as_first_recorded(assembly, key, value);
+                                     });
   return std::string("data, weights and encoders are ") + (same ? "" : "not ") + "those of " + newest.folder.string();
 }
 
@@ -345,9 +351,11 @@ int command_check(const assembly::Request& asked) {
       factor = autoencoder->spatial_factor();
       return autoencoder->describe();
     });
-  findings.part("text encoder", [&] { return assembly.encoders.text_encoder(weights_for(assembly.devices))->describe(); });
+  findings.part("text encoder",
+                [&] { return assembly.encoders.text_encoder(weights_for(assembly.devices))->describe(); });
   findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
-  if (const std::string warning = preparation::empty_captions_warning(recipe, dataset); !warning.empty()) log_warning(warning);
+  if (const std::string warning = preparation::empty_captions_warning(recipe, dataset); !warning.empty())
+    log_warning(warning);
   std::optional<planning::BatchShape> shape;
   if (recipe.validates() && !dataset.samples.empty())
     findings.part("validation", [&] { return check_validation(recipe, dataset); });
@@ -362,7 +370,9 @@ int command_check(const assembly::Request& asked) {
   if (newest && model && !dataset.samples.empty())
     findings.part("checkpoint", [&] { return check_content(assembly, request, dataset, *newest); });
   findings.part("disk", [&] {
-    return planning::check_room(recipe, model ? planning::disk_need(assembly, preparation::uncached(assembly, dataset), shape) : planning::DiskNeed());
+    return planning::check_room(
+        recipe,
+        model ? planning::disk_need(assembly, preparation::uncached(assembly, dataset), shape) : planning::DiskNeed());
   });
   return findings.print(request.json);
 }

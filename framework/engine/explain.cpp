@@ -1,10 +1,10 @@
 /// @file `trainer explain memory.NAME RECIPE`: what a memory strategy does to the blocks of the recipe's model.
 #include <base/printable.hpp>
 #include <base/units.hpp>
-#include <nlohmann/json.hpp>
 #include <engine/commands.hpp>
-#include <recipe/default_options.hpp>
+#include <nlohmann/json.hpp>
 #include <planning/recipe_budget.hpp>
+#include <recipe/default_options.hpp>
 
 #include <algorithm>
 #include <cstdio>

@@ -1,8 +1,8 @@
 /// @file `trainer plan RECIPE`: what a run will need, before it runs.
 #include <base/printable.hpp>
 #include <base/units.hpp>
-#include <nlohmann/json.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
 #include <planning/device_budgets.hpp>
 #include <planning/plan.hpp>
 #include <planning/recipe_budget.hpp>
@@ -250,13 +250,15 @@ int command_plan(const assembly::Request& request) {
   assembly::Assembly assembly(recipe_of(request, plugins, /*paths_must_exist=*/false), plugins, request.ranks);
   if (const auto chosen = planning::choose_strategies(assembly); chosen && !request.json)
     std::printf("%s\n", planner::describe(*chosen).c_str());
-  const planning::Plan plan = planning::make_plan(assembly, speeds_of(request, assembly.devices.training().size()), request.ranks);
+  const planning::Plan plan =
+      planning::make_plan(assembly, speeds_of(request, assembly.devices.training().size()), request.ranks);
   if (request.json)
     print_json(plan);
   else
     print_text(plan);
   std::fflush(stdout);  // what does not fit is seen in the table
-  planning::require_device_budgets(assembly.recipe.placement, plan, planning::replan_of(assembly.recipe, plugins, request.ranks));
+  planning::require_device_budgets(assembly.recipe.placement, plan,
+                                   planning::replan_of(assembly.recipe, plugins, request.ranks));
   return static_cast<int>(ExitCode::done);
 }
 

@@ -2,8 +2,8 @@
 #include <base/log.hpp>
 #include <base/printable.hpp>
 #include <base/units.hpp>
-#include <nlohmann/json.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
 #include <planning/conditioning.hpp>
 #include <planning/recipe_budget.hpp>
 #include <planning/stored_plan.hpp>
@@ -122,7 +122,8 @@ int command_prove(const assembly::Request& request) {
   prove::Proof proof = prove::prove_recipe(assembly, sizes, request.random_weights);
   proof.notes = std::move(notes);
   if (request.random_weights) proof.notes += "random weights in the shapes of the file\n";
-  const identity::Strangers strangers = identity::strangers_of(recipe, assembly.components.plugins(), assembly.strategies.plan());
+  const identity::Strangers strangers =
+      identity::strangers_of(recipe, assembly.components.plugins(), assembly.strategies.plan());
   note_attestation(proof, strangers, request.recipe);
   store(proof, recipe, prove::proof_subject(recipe, strangers, assembly.strategies.plan()));
   if (request.json)

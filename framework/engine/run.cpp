@@ -3,9 +3,9 @@
 #include <checkpoint/signals.hpp>
 #include <distributed/environment.hpp>
 #include <distributed/group.hpp>
-#include <nlohmann/json.hpp>
-#include <identity/same_run.hpp>
 #include <engine/commands.hpp>
+#include <identity/same_run.hpp>
+#include <nlohmann/json.hpp>
 #include <run/run.hpp>
 
 #include <algorithm>

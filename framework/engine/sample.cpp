@@ -1,10 +1,10 @@
 /// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
 #include <base/files.hpp>
 #include <base/printable.hpp>
-#include <nlohmann/json.hpp>
-#include <run/export.hpp>
-#include <preparation/cache_phase.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
+#include <preparation/cache_phase.hpp>
+#include <run/export.hpp>
 #include <sampling/samples.hpp>
 
 #include <cstdio>
@@ -29,21 +29,22 @@ int command_sample(const assembly::Request& request) {
   if (!assembly.recipe.pictures())
     throw Error(ExitCode::bad_recipe, "the objective \"" + assembly.recipe.objective.kind +
                                           "\" trains on texts alone: there is nothing to draw");
-  const std::vector<std::string>& prompts =
-      request.prompts.empty() ? assembly.recipe.sample.prompts : request.prompts;
+  const std::vector<std::string>& prompts = request.prompts.empty() ? assembly.recipe.sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
   std::vector<LoraLayer> lora;  // read before captions are encoded: what is wrong with it is told at once
-  if (!request.lora.empty()) lora = run::lora_for(assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}), request.lora);
+  if (!request.lora.empty())
+    lora = run::lora_for(assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}), request.lora);
   const sampling::SamplePlan plan = preparation::prepare_samples(assembly, prompts, console);
   const auto placement = assembly.components.placement();
-  assembly::LoadedModel loaded = assembly.models.load(
-      assembly.strategies.stack(), {.placement = placement.get(), .trained = false});
+  assembly::LoadedModel loaded =
+      assembly.models.load(assembly.strategies.stack(), {.placement = placement.get(), .trained = false});
   if (!request.lora.empty()) run::apply_lora(loaded, lora);
-  const sampling::Pictures pictures = sampling::draw(loaded, plan, [&] { return assembly.encoders.autoencoder(); },
-                                 {[&](int64_t done, int64_t total) { console.phase(done, total, "samples"); }, {}});
+  const sampling::Pictures pictures =
+      sampling::draw(loaded, plan, [&] { return assembly.encoders.autoencoder(); },
+                     {[&](int64_t done, int64_t total) { console.phase(done, total, "samples"); }, {}});
   const auto file = sampling::write_grid(request.output.empty() ? free_name() : request.output, plan,
-                               {{request.lora.empty() ? "model" : "LoRA", pictures}});
+                                         {{request.lora.empty() ? "model" : "LoRA", pictures}});
   if (request.json)
     std::printf("%s\n", printable_json(nlohmann::ordered_json{{"samples", file.string()}}).c_str());
   else

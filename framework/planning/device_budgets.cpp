@@ -1,7 +1,7 @@
 #include <base/units.hpp>
-#include <recipe/write.hpp>
 #include <planning/device_budgets.hpp>
 #include <planning/recipe_budget.hpp>
+#include <recipe/write.hpp>
 
 #include <algorithm>
 #include <cctype>

@@ -100,7 +100,8 @@ std::string DiskNeed::text() const {
          (cache > 0 ? ", cache " + text_of(cache) : "");
 }
 
-DiskNeed disk_need(assembly::Assembly& assembly, const preparation::Uncached& missing, const std::optional<BatchShape>& batch) {
+DiskNeed disk_need(assembly::Assembly& assembly, const preparation::Uncached& missing,
+                   const std::optional<BatchShape>& batch) {
   const recipe::Recipe& recipe = assembly.recipe;
   const uint64_t moments = 2 * sizeof(float), average = recipe.train.ema_decay > 0 ? sizeof(float) : 0;
   DiskNeed need;

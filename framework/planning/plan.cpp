@@ -3,17 +3,17 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
 #include <distributed/buckets.hpp>
+#include <execution/forward.hpp>
 #include <metrics/meter.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
-#include <sampling/guidance.hpp>
-#include <execution/forward.hpp>
-#include <planning/placement_report.hpp>
 #include <planning/conditioning.hpp>
 #include <planning/dry_run.hpp>
+#include <planning/placement_report.hpp>
 #include <planning/plan.hpp>
 #include <planning/recipe_budget.hpp>
 #include <planning/run_data.hpp>
+#include <sampling/guidance.hpp>
 
 #include <algorithm>
 #include <deque>
@@ -117,12 +117,18 @@ class Planner {
                  " text tokens";
     for (const std::string& note : {conditioning_.note, notes_})
       if (!note.empty()) plan.batch += " (" + note + ")";
-    return {*loaded_.model,          objective,
-            loaded_.memory,          loaded_.placement,
-            loaded_.trained,         {},
-            train.ema_decay > 0,     train.max_grad_norm,
-            share.micro_batches,     std::move(batch),
-            assembly_.devices.dry(at::kCPU), recipe_.optimizer.fused_backward};
+    return {*loaded_.model,
+            objective,
+            loaded_.memory,
+            loaded_.placement,
+            loaded_.trained,
+            {},
+            train.ema_decay > 0,
+            train.max_grad_norm,
+            share.micro_batches,
+            std::move(batch),
+            assembly_.devices.dry(at::kCPU),
+            recipe_.optimizer.fused_backward};
   }
 
   void plan_training(Plan& plan) {
@@ -189,7 +195,8 @@ class Planner {
       const at::NoGradGuard no_grad;
       const c10::DeviceGuard guard(assembly_.devices.dry(assembly_.devices.of(recipe_.text_encoder)));
       const std::vector<std::string> texts(static_cast<std::size_t>(count), "a caption");
-      const std::vector<NamedTensors> encoded = assembly_.encoders.text_encoder(assembly::Weights::shapes)->encode(texts);
+      const std::vector<NamedTensors> encoded =
+          assembly_.encoders.text_encoder(assembly::Weights::shapes)->encode(texts);
       text_bytes_ = 0;
       for (const auto& [name, tensor] : encoded.front()) text_bytes_ += static_cast<int64_t>(tensor.nbytes());
       return std::string();
@@ -221,8 +228,9 @@ class Planner {
       const c10::DeviceGuard guard(autoencoder_device());
       for (const Of of : {Of::trained, Of::held_out})
         if (const data::Bucket bucket = largest_of(recipe_, factor_, of); bucket.width > 0)
-          static_cast<void>(assembly_.encoders.autoencoder(assembly::Weights::shapes)->encode(
-              shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat, autoencoder_device())));
+          static_cast<void>(
+              assembly_.encoders.autoencoder(assembly::Weights::shapes)
+                  ->encode(shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat, autoencoder_device())));
       return std::string();
     });
     if (!text.bytes || !pictures.bytes) {
@@ -281,7 +289,8 @@ class Planner {
                                         at::kFloat, loaded_.placement.prologue);
       draw_once(*traits, latents);
       const c10::DeviceGuard guard(autoencoder_device());
-      static_cast<void>(assembly_.encoders.autoencoder(assembly::Weights::shapes)->decode(latents.to(autoencoder_device())));
+      static_cast<void>(
+          assembly_.encoders.autoencoder(assembly::Weights::shapes)->decode(latents.to(autoencoder_device())));
       return std::string();
     });
     if (plan.bytes)

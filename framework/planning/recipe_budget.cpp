@@ -2,11 +2,11 @@
 #include <checkpoint/recovery.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
-#include <recipe/write.hpp>
 #include <planning/budget.hpp>
 #include <planning/conditioning.hpp>
 #include <planning/recipe_budget.hpp>
 #include <planning/run_data.hpp>
+#include <recipe/write.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -23,7 +23,8 @@ std::vector<std::string> formats_of(assembly::Assembly& assembly, const std::str
   std::vector<std::string> labels{"none"};
   // Trained weights are never packed.
   if (assembly.recipe.adapter)
-    for (const assembly::CandidateStrategy& format : assembly::make_candidates(assembly.components.plugins()).formats) labels.push_back(format.label);
+    for (const assembly::CandidateStrategy& format : assembly::make_candidates(assembly.components.plugins()).formats)
+      labels.push_back(format.label);
   if (!only.empty()) std::erase_if(labels, [&](const std::string& label) { return label != only; });
   return labels;
 }
@@ -42,7 +43,8 @@ auto with_format(assembly::Assembly& assembly, const BatchShape& batch, const st
   std::vector<execution::MemoryStack::Named> strategies;
   for (assembly::CandidateStrategy& format : candidates.formats) {
     if (format.label != label) continue;
-    std::erase_if(candidates.recompute, [&](const assembly::CandidateStrategy& other) { return !assembly::compatible(format, other); });
+    std::erase_if(candidates.recompute,
+                  [&](const assembly::CandidateStrategy& other) { return !assembly::compatible(format, other); });
     strategies.push_back({format.name, std::move(format.strategy), format.settings});
   }
   auto made = std::make_unique<assembly::PlannedRecompute>(std::move(candidates.recompute));
@@ -140,7 +142,8 @@ data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor, Of of) {
 
 std::optional<BatchShape> foretold_shape(assembly::Assembly& assembly, const data::Bucket& largest, int64_t factor) {
   const assembly::LoadedModel loaded = assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none});
-  std::optional<Conditioning> conditioning = foretell_conditioning(assembly, *loaded.model, *assembly.components.objective());
+  std::optional<Conditioning> conditioning =
+      foretell_conditioning(assembly, *loaded.model, *assembly.components.objective());
   if (!conditioning) return std::nullopt;
   BatchShape shape;
   shape.samples = assembly.share.micro_batch_size;
@@ -258,7 +261,8 @@ std::vector<planner::WayRow> strategy_rows(assembly::Assembly& assembly, const B
   return rows_of(blocks, [&](std::size_t i) { return blocks[i].options.recompute ? names : std::string("none"); });
 }
 
-std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch, const std::string& name) {
+std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch,
+                                            const std::string& name) {
   assembly::Candidates candidates = assembly::make_candidates(assembly.components.plugins());
   std::erase_if(candidates.recompute, [&](const assembly::CandidateStrategy& one) { return one.name != name; });
   auto made = std::make_unique<assembly::PlannedRecompute>(std::move(candidates.recompute));
@@ -269,9 +273,11 @@ std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const 
   const DryParts parts = model.parts(assembly.recipe);
   std::vector<planner::WayRow> rows;
   for (std::size_t way = 0; way < planned.ways(); ++way)
-    for (planner::WayRow& row : rows_of(blocks_run(parts, planned, way), [&](std::size_t) { return planned.label(way); }))
+    for (planner::WayRow& row :
+         rows_of(blocks_run(parts, planned, way), [&](std::size_t) { return planned.label(way); }))
       rows.push_back(std::move(row));
-  std::stable_sort(rows.begin(), rows.end(), [](const planner::WayRow& a, const planner::WayRow& b) { return a.type < b.type; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const planner::WayRow& a, const planner::WayRow& b) { return a.type < b.type; });
   return rows;
 }
 

@@ -2,8 +2,8 @@
 /// what to say when nothing fits.
 #pragma once
 
-#include <data/buckets.hpp>
 #include <assembly/assemble.hpp>
+#include <data/buckets.hpp>
 #include <execution/batch_source.hpp>
 #include <planning/dry_run.hpp>
 
@@ -55,7 +55,8 @@ std::optional<planner::BudgetPlan> choose_strategies(assembly::Assembly& assembl
 std::vector<planner::WayRow> strategy_rows(assembly::Assembly& assembly, const BatchShape& batch);
 
 /// The rows of `explain memory.NAME`: every way in which the planner may choose the strategy, and the plain run.
-std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch, const std::string& name);
+std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch,
+                                            const std::string& name);
 
 /// The objects of a dry step; `parts` borrows from the others.
 struct DryModel {

@@ -1,9 +1,9 @@
 #include <adapter/inject.hpp>
-#include <planner/byte_counter.hpp>
-#include <recipe/default_options.hpp>
-#include <prove/cells.hpp>
 #include <assembly/model_loader.hpp>
 #include <assembly/random_source.hpp>
+#include <planner/byte_counter.hpp>
+#include <prove/cells.hpp>
+#include <recipe/default_options.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace trainer::prove {
 namespace {
 
 constexpr uint64_t kSeed = 11;
-constexpr int64_t kSamples = 3, kSteps = 3;
+constexpr int64_t kSamples = 3;
 
 const recipe::ComponentSchema* schema_of(const plugin::Loader& loader, const std::string& kind,
                                          const std::string& name) {
@@ -96,7 +96,8 @@ assembly::ModelSpec spec_of(const Setting& setting) {
   return {[&setting] {
             return assembly::StoredModel{setting.subject.open(), setting.subject.config, /*canonical=*/true};
           },
-          setting.micro_batches, kSeed, [trained = setting.trained](Model& model, const assembly::Inventory& inventory) {
+          setting.micro_batches, kSeed,
+          [trained = setting.trained](Model& model, const assembly::Inventory& inventory) {
             return layers_of(trained, model, inventory);
           }};
 }
@@ -216,15 +217,13 @@ Trajectory run_cell(plugin::Loader& loader, const Setting& setting, execution::M
   const assembly::Devices devices(setting.devices);
   assembly::Components components(recipe, loader, devices);
   const auto placement = components.placement();
-  assembly::LoadedModel loaded =
-      assembly::ModelLoader(components, spec_of(setting))
-          .load(std::move(memory), {.placement = placement.get(), .expanded = expanded});
+  assembly::LoadedModel loaded = assembly::ModelLoader(components, spec_of(setting))
+                                     .load(std::move(memory), {.placement = placement.get(), .expanded = expanded});
   if (setting.several_devices) require_several_devices(loaded.placement, setting.placement);
   const auto objective = components.objective();
-  return train_loaded(loaded, *objective, held,
-                      {{}, kSamples, setting.micro_batches, at::kCPU, kSeed, setting.max_grad_norm,
-                       setting.fused_backward, kSteps},
-                      failure);
+  return train_loaded(
+      loaded, *objective, held,
+      {{}, kSamples, setting.micro_batches, at::kCPU, kSeed, setting.max_grad_norm, setting.fused_backward}, failure);
 }
 
 Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,

@@ -62,7 +62,8 @@ std::vector<std::string> rounding_strategies(const plugin::Loader& loader);
 std::vector<std::string> own_strategies(const plugin::Loader& loader);
 /// Fresh strategies with the defaults of their manifests, but for `changes` (by strategy, options that differ).
 using Changes = std::map<std::string, Table>;
-execution::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names, const Changes& changes = {});
+execution::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names,
+                                const Changes& changes = {});
 /// Those of `names` that pack weights: they change what is computed, the others must not.
 std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names);
 /// Of those of `names` that pack weights; exact otherwise.

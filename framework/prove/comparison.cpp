@@ -1,6 +1,6 @@
+#include <c10/util/Exception.h>
 #include <base/device_error.hpp>
 #include <base/units.hpp>
-#include <c10/util/Exception.h>
 #include <prove/comparison.hpp>
 #include <trainer/sdk/error.hpp>
 

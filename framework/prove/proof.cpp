@@ -3,8 +3,8 @@
 #include <base/hash.hpp>
 #include <base/json_depth.hpp>
 #include <nlohmann/json.hpp>
-#include <recipe/load.hpp>
 #include <prove/proof.hpp>
+#include <recipe/load.hpp>
 #include <trainer/sdk/fingerprint.hpp>
 
 #include <algorithm>
@@ -58,7 +58,8 @@ Json to_json(const Row& line) {
 }  // namespace
 
 bool Proof::passed() const {
-  return std::all_of(lines.begin(), lines.end(), [](const Row& line) { return line.passed() || line.verdict == Row::not_compared; });
+  return std::all_of(lines.begin(), lines.end(),
+                     [](const Row& line) { return line.passed() || line.verdict == Row::not_compared; });
 }
 
 bool Proof::complete() const {

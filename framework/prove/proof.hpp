@@ -2,11 +2,11 @@
 /// about: `run` finds it there and notes in run.json whether it speaks of the same combination.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-#include <recipe/recipe.hpp>
 #include <identity/attestation.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <planner/budget_plan.hpp>
 #include <prove/comparison.hpp>
+#include <recipe/recipe.hpp>
 
 #include <filesystem>
 #include <map>

@@ -9,8 +9,6 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-constexpr int64_t kSteps = 3;
-
 /// " cpu", " cuda:0 cuda:1": each once, in order.
 std::string devices_of(const PlacementPlan& plan) {
   std::vector<at::Device> all{plan.prologue};
@@ -106,7 +104,7 @@ class Prover {
     const bool fused = recipe.optimizer.fused_backward;
     return train_loaded(loaded, *objective, held,
                         {sizes_, recipe.train.batch_size, recipe.train.batch_size / recipe.train.micro_batch_size,
-                         first, static_cast<uint64_t>(recipe.run.seed), fused ? 0 : 1.0, fused && use.placed, kSteps});
+                         first, static_cast<uint64_t>(recipe.run.seed), fused ? 0 : 1.0, fused && use.placed});
   }
 
   void describe(const assembly::LoadedModel& loaded, const SampleShapes& shapes) {
@@ -174,9 +172,8 @@ class Prover {
   /// Backward and forward of packed weights are those of what they say they are, and that is near what the file holds.
   void judge_packing(const Names& packing, const Trajectory& base) {
     const recipe::Tolerance tolerance = assembly_.strategies.tolerance_of(packing.front());
-    add({.subset = join(packing), .against = "its weights held densely"}, /*needed=*/false, [&](Row& line) {
-      compare_expanded(line, base, run({.strategies = packing, .expanded = true}), tolerance);
-    });
+    add({.subset = join(packing), .against = "its weights held densely"}, /*needed=*/false,
+        [&](Row& line) { compare_expanded(line, base, run({.strategies = packing, .expanded = true}), tolerance); });
     add({.subset = join(packing), .against = "the plain run"}, /*needed=*/false, [&](Row& line) {
       const std::optional<Trajectory> dense = dense_run(line);
       if (!dense) return;

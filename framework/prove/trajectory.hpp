@@ -53,6 +53,9 @@ struct Failure {
 /// repeated; the record is that of the repetitions.
 Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure = {});
 
+/// Of every run that is compared.
+inline constexpr int64_t kSteps = 3;
+
 /// How a loaded model is trained for a proof.
 struct Exercise {
   Sizes sizes;  ///< of random data
@@ -61,7 +64,6 @@ struct Exercise {
   uint64_t seed = 0;
   double max_grad_norm = 1.0;
   bool fused_backward = false;
-  int64_t steps = 3;
 };
 
 /// The same for a model as it was loaded, on random data. Its peak includes what is held since `held`.

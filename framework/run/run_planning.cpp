@@ -46,8 +46,8 @@ std::string Run::format_of_checkpoint() {
 std::string Run::plan_text() {
   // Planned anew for the budget, the devices and the number of ranks of now: how a block is run changes no result. What
   // packs the weights does, and stays.
-  const planning::BatchShape batch =
-      planning::batch_shape(*prepared_.batches, planning::largest_of(recipe_, prepared_.samples.factor), prepared_.samples.factor);
+  const planning::BatchShape batch = planning::batch_shape(
+      *prepared_.batches, planning::largest_of(recipe_, prepared_.samples.factor), prepared_.samples.factor);
   return planning::store_plan(folder_, planning::plan_budget(assembly_, batch, format_of_checkpoint()));
 }
 
