@@ -36,7 +36,7 @@ class Components {
   Components(const recipe::Recipe& recipe, plugin::Loader& plugins, const Devices& devices);
 
   [[nodiscard]] const recipe::Recipe& recipe() const { return recipe_; }
-  [[nodiscard]] plugin::Loader& plugins() { return plugins_; }
+  [[nodiscard]] plugin::Loader& plugins() const { return plugins_; }
   [[nodiscard]] const Devices& devices() const { return devices_; }
 
   const ModelComponent& model();

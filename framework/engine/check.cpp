@@ -48,7 +48,7 @@ std::string indented(const std::string& text) {
 class Findings {
  public:
   /// Borrowed: says where the keys of messages stand.
-  explicit Findings(const assembly::Request& request) : request_(request) {}
+  explicit Findings(const recipe::Positions& positions) : positions_(positions) {}
   /// Runs one part of the check; what it throws becomes a finding (false), and the next part runs all the same.
   bool part(const std::string& name, const std::function<std::string()>& check) {
     try {
@@ -93,9 +93,7 @@ class Findings {
  private:
   /// A mistake of the recipe with its place.
   std::string placed(const Error& error) const {
-    return error.exit_code() == ExitCode::bad_recipe
-               ? recipe::with_position(error.what(), request_.recipe, request_.overrides)
-               : error.what();
+    return error.exit_code() == ExitCode::bad_recipe ? recipe::with_position(error.what(), positions_) : error.what();
   }
   void add_error(const std::string& name, const std::string& text, ExitCode code) {
     if (errors_.empty()) exit_code_ = code;
@@ -106,28 +104,22 @@ class Findings {
       }
     errors_.emplace_back(name, text);
   }
-  const assembly::Request& request_;
+  const recipe::Positions& positions_;
   std::vector<std::pair<std::string, std::string>> facts_, errors_;
   ExitCode exit_code_ = ExitCode::done;
   bool missing_told_ = false;
 };
 
-/// The recipe's world, though files or devices are missing: that is a finding, and everything else is looked at,
-/// without devices on shapes alone, as `plan` does. Throws Error when the recipe cannot be understood: there is nothing
-/// else.
-std::unique_ptr<assembly::Assembly> assemble(const assembly::Request& request, plugin::Loader& plugins,
-                                             const distributed::Place& place, Findings& findings) {
-  std::optional<recipe::Recipe> recipe;
+/// The recipe's parts, though files or devices are missing: that is a finding, and everything else is looked at,
+/// without devices on shapes alone, as `plan` does. Throws Error when not even that can be made.
+std::unique_ptr<assembly::Assembly> assemble(const CheckRequest& request, recipe::Recipe recipe,
+                                             plugin::Loader& plugins, const distributed::Place& place,
+                                             Findings& findings) {
+  if (request.problem) findings.add("recipe", *request.problem);
   try {
-    recipe = recipe_of(request, plugins);
+    return std::make_unique<assembly::Assembly>(recipe, plugins, request.libraries, place);
   } catch (const Error& error) {
-    recipe = recipe_of(request, plugins, /*paths_must_exist=*/false);
-    findings.add("recipe", error);
-  }
-  try {
-    return std::make_unique<assembly::Assembly>(*recipe, plugins, request.libraries, place);
-  } catch (const Error& error) {
-    auto on_shapes = std::make_unique<assembly::Assembly>(std::move(*recipe), plugins, place.size);
+    auto on_shapes = std::make_unique<assembly::Assembly>(std::move(recipe), plugins, place.size);
     findings.add(error.exit_code() == ExitCode::unavailable ? "devices" : "recipe", error);
     return on_shapes;
   }
@@ -140,22 +132,21 @@ assembly::Weights weights_for(const assembly::Devices& devices) {
 
 /// With --resume-with checkpoint the recipe that a run would go on with. What stands in the way is a finding of the
 /// parts.
-assembly::Request as_resumed(const assembly::Request& asked, const plugin::Loader& plugins) {
-  if (asked.resume_with != "checkpoint") return asked;
+recipe::Recipe as_resumed(const CheckRequest& request, const plugin::Loader& plugins) {
+  recipe::Recipe written = recipe_of(request, plugins);
+  if (request.resume_with != "checkpoint") return written;
   try {
-    const recipe::Recipe written = recipe_of(asked, plugins, /*paths_must_exist=*/false);
     const auto overrides = identity::overrides_to_checkpoint(written, plugins.found());
-    if (overrides.empty()) return asked;
-    assembly::Request changed = asked;
-    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
+    if (overrides.empty()) return written;
+    recipe::Recipe changed = recipe::changed(written, overrides, plugin::schemas(plugins.found()));
     log_warning(identity::gone_on_as_checkpoint(overrides));
     return changed;
   } catch (const Error&) {
-    return asked;
+    return written;
   }
 }
 
-std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const assembly::Request& request,
+std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const CheckRequest& request,
                        data::Dataset& dataset) {
   if (!recipe.pictures()) {
     dataset = data::scan_texts(recipe.data);
@@ -290,7 +281,7 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
 }
 
 /// What a run would do with the folder that is there, and the checkpoint that it would go on from.
-std::string check_run_folder(assembly::Assembly& assembly, const assembly::Request& request,
+std::string check_run_folder(assembly::Assembly& assembly, const CheckRequest& request,
                              std::optional<checkpoint::Choice>& newest) {
   const recipe::Recipe& recipe = assembly.recipe;
   const std::filesystem::path folder = recipe.run.output;
@@ -318,28 +309,28 @@ std::string check_run_folder(assembly::Assembly& assembly, const assembly::Reque
 }
 
 /// That what is trained on is what the checkpoint was trained on.
-std::string check_content(assembly::Assembly& assembly, const assembly::Request& request, const data::Dataset& dataset,
+std::string check_content(assembly::Assembly& assembly, const CheckRequest& request, const data::Dataset& dataset,
                           const checkpoint::Choice& newest) {
-  std::map<std::string, std::string> now = preparation::identities_of_data(assembly, dataset);
+  std::map<std::string, std::string> now = identity::identities_of_data(assembly.encoders, dataset);
   now.merge(identity::identities_of_weights(
       assembly.recipe, *assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}).source));
   if (assembly.recipe.memory.budget == 0) now["formats"] = assembly.strategies.stack().format_name();
   const bool same =
       identity::require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe, request.resume_with,
                                      [&](const std::string& key, const std::string& value) {
-                                       return preparation::as_first_recorded(assembly, key, value);
+                                       return identity::as_first_recorded(assembly.encoders, key, value);
                                      });
   return std::string("data, weights and encoders are ") + (same ? "" : "not ") + "those of " + newest.folder.string();
 }
 
 }  // namespace
 
-int command_check(const assembly::Request& asked) {
+int command_check(const CheckRequest& request) {
   const distributed::Place place = distributed::find_place();
-  plugin::Loader plugins = assembly::open_plugins(asked.plugins);
-  const assembly::Request request = as_resumed(asked, plugins);
-  Findings findings(request);
-  const std::unique_ptr<assembly::Assembly> made = assemble(request, plugins, place, findings);
+  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  Findings findings(request.recipe.positions);
+  const std::unique_ptr<assembly::Assembly> made =
+      assemble(request, as_resumed(request, plugins), plugins, place, findings);
   assembly::Assembly& assembly = *made;
   const recipe::Recipe& recipe = assembly.recipe;
   int64_t factor = 16;

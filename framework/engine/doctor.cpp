@@ -2,11 +2,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
-#include <base/printable.hpp>
-#include <nlohmann/json.hpp>
 #include <assembly/device.hpp>
 #include <assembly/processor.hpp>
+#include <base/printable.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ std::vector<std::string> mapped_libraries() {
 }
 
 /// What recipes can name in placement.devices here; what stands in CUDA's way goes on one line.
-std::vector<std::string> devices(const assembly::Request& request) {
+std::vector<std::string> devices(const Request& request) {
   std::vector<std::string> found{"cpu (" + std::to_string(at::get_num_threads()) + " threads)"};
   try {
     const at::Device first(at::kCUDA, 0);
@@ -60,7 +60,8 @@ std::string instructions_of(const assembly::Processor& processor) {
 
 nlohmann::ordered_json to_json(const std::vector<assembly::Level>& levels) {
   auto list = nlohmann::ordered_json::array();
-  for (const assembly::Level& level : levels) list.push_back({{"of", level.of}, {"used", level.used}, {"best", level.best}});
+  for (const assembly::Level& level : levels)
+    list.push_back({{"of", level.of}, {"used", level.used}, {"best", level.best}});
   return list;
 }
 
@@ -74,7 +75,7 @@ std::string in_words(const nlohmann::ordered_json& value) {
 
 }  // namespace
 
-int command_doctor(const assembly::Request& request) {
+int command_doctor(const Request& request) {
   const char* spin = std::getenv("GOMP_SPINCOUNT");
   const assembly::Processor processor = assembly::this_processor();
   const std::vector<assembly::Level> used = assembly::levels(processor);

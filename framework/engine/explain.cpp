@@ -72,11 +72,11 @@ std::map<std::string, WeightRow> weight_rows(assembly::Assembly& assembly, const
 }
 
 /// What changes no block's run: the bytes of its weights, or where to look.
-void print_other(const assembly::Request& request, assembly::Assembly& assembly) {
+void print_other(const ExplainRequest& request, assembly::Assembly& assembly) {
   const std::map<std::string, WeightRow> rows = weight_rows(assembly, request.strategy);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   if (!request.json)
-    std::printf("in %s it chooses nothing of what a block keeps or recomputes%s\n", request.recipe.c_str(),
+    std::printf("in %s it chooses nothing of what a block keeps or recomputes%s\n", request.recipe.file.c_str(),
                 rows.empty() ? "; `trainer plan` with it in memory.strategies shows what it does to the bytes"
                              : "; the frozen weights of the linear layers of one block:");
   for (const auto& [type, row] : rows) {
@@ -92,7 +92,7 @@ void print_other(const assembly::Request& request, assembly::Assembly& assembly)
 
 }  // namespace
 
-int command_explain(const assembly::Request& request) {
+int command_explain(const ExplainRequest& request) {
   plugin::Loader plugins = assembly::open_plugins(request.plugins);
   assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries);
   const recipe::Recipe& recipe = assembly.recipe;
@@ -110,8 +110,8 @@ int command_explain(const assembly::Request& request) {
   else if (request.json)
     print_json(rows);
   else
-    std::printf("in %s, a micro-batch of %lld:\n%s", request.recipe.c_str(), static_cast<long long>(batch->samples),
-                planner::table(rows).c_str());
+    std::printf("in %s, a micro-batch of %lld:\n%s", request.recipe.file.c_str(),
+                static_cast<long long>(batch->samples), planner::table(rows).c_str());
   return static_cast<int>(ExitCode::done);
 }
 

@@ -1,6 +1,6 @@
 #include <adapter/lora_file.hpp>
-#include <engine/inspect.hpp>
 #include <assembly/lora_families.hpp>
+#include <engine/inspect.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>

@@ -231,7 +231,7 @@ void print_text(const planning::Plan& plan) {
 }
 
 /// FLOPs a second of the devices from --tflops.
-std::vector<double> speeds_of(const assembly::Request& request, std::size_t devices) {
+std::vector<double> speeds_of(const PlanRequest& request, std::size_t devices) {
   std::vector<double> speeds = request.tflops;
   if (speeds.size() > 1 && speeds.size() != devices)
     throw Error(ExitCode::usage, "--tflops: " + std::to_string(speeds.size()) + " numbers for " +
@@ -245,9 +245,9 @@ std::vector<double> speeds_of(const assembly::Request& request, std::size_t devi
 
 }  // namespace
 
-int command_plan(const assembly::Request& request) {
+int command_plan(const PlanRequest& request) {
   plugin::Loader plugins = assembly::open_plugins(request.plugins);
-  assembly::Assembly assembly(recipe_of(request, plugins, /*paths_must_exist=*/false), plugins, request.ranks);
+  assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.ranks);
   if (const auto chosen = planning::choose_strategies(assembly); chosen && !request.json)
     std::printf("%s\n", planner::describe(*chosen).c_str());
   const planning::Plan plan =

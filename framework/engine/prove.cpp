@@ -3,6 +3,7 @@
 #include <base/printable.hpp>
 #include <base/units.hpp>
 #include <engine/commands.hpp>
+#include <identity/attestation.hpp>
 #include <nlohmann/json.hpp>
 #include <planning/conditioning.hpp>
 #include <planning/recipe_budget.hpp>
@@ -108,9 +109,9 @@ void note_attestation(prove::Proof& proof, const identity::Strangers& strangers,
 
 }  // namespace
 
-int command_prove(const assembly::Request& request) {
+int command_prove(const ProveRequest& request) {
   plugin::Loader plugins = assembly::open_plugins(request.plugins);
-  assembly::Assembly assembly(recipe_of(request, plugins, /*paths_must_exist=*/false), plugins, request.libraries);
+  assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries);
   const recipe::Recipe& recipe = assembly.recipe;
   std::string notes;
   const int64_t factor = latent_factor(assembly, notes);
@@ -124,8 +125,8 @@ int command_prove(const assembly::Request& request) {
   if (request.random_weights) proof.notes += "random weights in the shapes of the file\n";
   const identity::Strangers strangers =
       identity::strangers_of(recipe, assembly.components.plugins(), assembly.strategies.plan());
-  note_attestation(proof, strangers, request.recipe);
-  store(proof, recipe, prove::proof_subject(recipe, strangers, assembly.strategies.plan()));
+  note_attestation(proof, strangers, recipe.file);
+  store(proof, recipe, identity::proof_subject(recipe, strangers, assembly.strategies.plan()));
   if (request.json)
     std::printf("%s\n", printable_json(to_json(proof)).c_str());
   else

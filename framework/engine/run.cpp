@@ -18,10 +18,9 @@ namespace {
 
 /// This process among those that a launcher started together; only rank 0 speaks to the user, but for errors.
 struct Member {
-  explicit Member(const assembly::Request& asked) : request(asked), place(distributed::find_place()) {
-    if (place.rank == 0) return;
-    request.quiet = true;
-    set_log_level(LogLevel::error);
+  explicit Member(const CacheRequest& asked)
+      : request(asked), place(distributed::find_place()), quiet(asked.quiet || place.rank != 0) {
+    if (place.rank != 0) set_log_level(LogLevel::error);
   }
   /// First of all, so that whatever is wrong with one rank ends all at once. A rank that could not even read its recipe
   /// joins to say so; it waits less for the others, which may have the same to say to nobody.
@@ -38,35 +37,35 @@ struct Member {
     throw *request.failure;
   }
   static constexpr std::chrono::seconds kPatience{30};
-  assembly::Request request;
+  const CacheRequest& request;
   distributed::Place place;
+  bool quiet;
 };
 
 /// The recipe; with --resume-with checkpoint, where it differs from the checkpoint's in what is trained, the latter.
-recipe::Recipe resumed_recipe(const assembly::Request& request, const plugin::Loader& plugins) {
+recipe::Recipe resumed_recipe(const RunRequest& request, const plugin::Loader& plugins) {
   recipe::Recipe recipe = recipe_of(request, plugins);
   if (request.resume_with != "checkpoint") return recipe;
   const auto overrides = identity::overrides_to_checkpoint(recipe, plugins.found(), request.resume);
   if (overrides.empty()) return recipe;
-  assembly::Request changed = request;
-  changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
-  recipe = recipe_of(changed, plugins);
+  recipe = recipe::changed(recipe, overrides, plugin::schemas(plugins.found()));
   log_warning(identity::gone_on_as_checkpoint(overrides));
   return recipe;
 }
 
 }  // namespace
 
-int command_run(const assembly::Request& asked) {
-  const Member member(asked);
+int command_run(const RunRequest& request) {
+  const Member member(request);
   distributed::Group ranks = member.join();
   ExitCode end = ExitCode::preempted;
+  const run::RunOptions options{request.resume, request.resume_with, request.profile,
+                                request.json,   member.quiet,        request.libraries};
   ranks.together([&] {
-    identity::require_named_checkpoint(member.request.resume);  // before the folder of the run is made
-    plugin::Loader plugins = assembly::open_plugins(member.request.plugins);
-    assembly::Assembly assembly(resumed_recipe(member.request, plugins), plugins, member.request.libraries,
-                                member.place);
-    run::Run run(assembly, member.request, ranks);
+    identity::require_named_checkpoint(request.resume);  // before the folder of the run is made
+    plugin::Loader plugins = assembly::open_plugins(request.plugins);
+    assembly::Assembly assembly(resumed_recipe(member.request, plugins), plugins, request.libraries, member.place);
+    run::Run run(assembly, options, ranks);
     run.prepare();
     if (!run.train()) return;
     if (run.finish()) end = ExitCode::done;
@@ -74,11 +73,10 @@ int command_run(const assembly::Request& asked) {
   return static_cast<int>(end);
 }
 
-int command_cache(const assembly::Request& asked) {
-  const Member member(asked);
-  const assembly::Request& request = member.request;
+int command_cache(const CacheRequest& request) {
+  const Member member(request);
   distributed::Group ranks = member.join();
-  metrics::Console console(preparation::console_options(request.quiet));
+  metrics::Console console(preparation::console_options(member.quiet));
   checkpoint::catch_stop_signals();
   preparation::Prepared prepared;
   std::string folder;

@@ -21,7 +21,7 @@ std::string free_name() {
 
 }  // namespace
 
-int command_sample(const assembly::Request& request) {
+int command_sample(const SampleRequest& request) {
   if (!request.output.empty()) require_replaceable(request.output);  // before the hours of drawing
   plugin::Loader plugins = assembly::open_plugins(request.plugins);
   assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries);

@@ -3,9 +3,9 @@
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <checkpoint/committed.hpp>
+#include <identity/same_run.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
-#include <identity/same_run.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,15 +2,11 @@
 /// about: `run` finds it there and notes in run.json whether it speaks of the same combination.
 #pragma once
 
-#include <identity/attestation.hpp>
 #include <nlohmann/json_fwd.hpp>
-#include <planner/budget_plan.hpp>
 #include <prove/comparison.hpp>
-#include <recipe/recipe.hpp>
 
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,11 +26,6 @@ struct Proof {
   [[nodiscard]] std::string verdict() const;
 };
 nlohmann::ordered_json to_json(const Proof& proof);
-
-/// What a proof is about: the keys of the recipe that decide what is computed, this program and its LibTorch, the
-/// plugins of others, the devices, and what memory.budget led to. Text by part.
-std::map<std::string, std::string> proof_subject(const recipe::Recipe& recipe, const identity::Strangers& strangers,
-                                                 const std::optional<planner::BudgetPlan>& plan);
 
 /// Writes `folder`/proof.json, making the folder. Throws Error (io).
 std::filesystem::path store_proof(const std::filesystem::path& folder, const Proof& proof,

@@ -1,19 +1,17 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
+#include <assembly/device.hpp>
 #include <base/files.hpp>
 #include <base/heap.hpp>
 #include <base/log.hpp>
 #include <base/unfinished.hpp>
 #include <checkpoint/committed.hpp>
 #include <checkpoint/signals.hpp>
-#include <matmul/matmul.hpp>
-#include <nlohmann/json.hpp>
-#include <recipe/load.hpp>
 #include <identity/identities.hpp>
 #include <identity/same_run.hpp>
-#include <assembly/device.hpp>
-#include <assembly/processor.hpp>
+#include <nlohmann/json.hpp>
+#include <recipe/load.hpp>
 #include <run/run.hpp>
 
 namespace trainer::run {
@@ -31,7 +29,7 @@ void end_when_stopped() {
 
 }  // namespace
 
-Run::Run(assembly::Assembly& assembly, const assembly::Request& request, distributed::Group& ranks)
+Run::Run(assembly::Assembly& assembly, const RunOptions& request, distributed::Group& ranks)
     : assembly_(assembly),
       request_(request),
       ranks_(ranks),
@@ -71,12 +69,12 @@ void Run::agree() {
 void Run::require_recipe_of_folder() const {
   if (request_.resume == "never") return;
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder_, recipe_.checkpoint.fallback))
-    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly_.components.plugins().found()), recipe_, folder_, before->what,
-                        request_.resume_with);
+    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly_.components.plugins().found()),
+                                  recipe_, folder_, before->what, request_.resume_with);
   if (identity::names_checkpoint(request_.resume))  // it is read whole, and looked at again, when all else is there
     if (const std::optional<std::string> recipe = checkpoint::recipe_in(request_.resume))
-      identity::require_same_recipe(identity::parse_recipe(*recipe, assembly_.components.plugins().found()), recipe_, folder_,
-                          checkpoint::kTheCheckpoint, request_.resume_with);
+      identity::require_same_recipe(identity::parse_recipe(*recipe, assembly_.components.plugins().found()), recipe_,
+                                    folder_, checkpoint::kTheCheckpoint, request_.resume_with);
   if (!identity::names_checkpoint(request_.resume)) checkpoint::require_committed(folder_, places_->steps());
 }
 
@@ -149,11 +147,12 @@ void Run::require_same(const checkpoint::Loaded& found) const {
   if (identity::names_checkpoint(request_.resume) && !places_->steps().empty() && places_->steps().back() > saved.step)
     throw Error(ExitCode::locked, folder_.string() + ": holds checkpoints of later steps than " + request_.resume +
                                       "; choose another run.output, so that they are not lost");
-  identity::require_same_recipe(identity::parse_recipe(saved.recipe, assembly_.components.plugins().found()), recipe_, folder_,
-                      checkpoint::kTheCheckpoint, request_.resume_with);
-  identity::require_same_content(
-      found, fingerprints(), recipe_, request_.resume_with,
-      [this](const std::string& key, const std::string& now) { return preparation::as_first_recorded(assembly_, key, now); });
+  identity::require_same_recipe(identity::parse_recipe(saved.recipe, assembly_.components.plugins().found()), recipe_,
+                                folder_, checkpoint::kTheCheckpoint, request_.resume_with);
+  identity::require_same_content(found, fingerprints(), recipe_, request_.resume_with,
+                                 [this](const std::string& key, const std::string& now) {
+                                   return identity::as_first_recorded(assembly_.encoders, key, now);
+                                 });
   if (const std::string changed = identity::inexact_because(found, fingerprints()); !changed.empty())
     log_warning("the run goes on, but perhaps not to the last bit as it would have without a stop:" + changed);
 }
@@ -165,8 +164,9 @@ execution::BatchSource& Run::batches() {
 }
 
 void Run::resume() {
-  execution::Parts parts{*loaded_.model, *objective_, loaded_.memory,          loaded_.placement,   random_,
-              batches(),      *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
+  execution::Parts parts{
+      *loaded_.model, *objective_, loaded_.memory,          loaded_.placement,   random_,
+      batches(),      *optimizer_, ema_ ? &*ema_ : nullptr, optim::LrSchedule{}, recipe_.train.max_grad_norm};
   const recipe::Optimizer& o = recipe_.optimizer;
   parts.plugins = recipe_.model.kind + "\" with \"" + recipe_.objective.kind;
   parts.fused = fused_ ? &*fused_ : nullptr;
@@ -204,19 +204,10 @@ void Run::resume() {
 }
 
 std::map<std::string, std::string> Run::fingerprints() const {
-  std::map<std::string, std::string> all{{"trainer", TRAINER_VERSION},
-                                         {"torch", TORCH_VERSION},
-                                         {"threads", std::to_string(at::get_num_threads())},
-                                         {"devices", assembly::types_of(assembly_.devices.training())},
-                                         {"cuda", assembly::cuda_versions(assembly_.devices.training())},
-                                         {"processes", std::to_string(ranks_.size())},
-                                         {"plugins", assembly_.components.plugins().identity()},
-                                         {"data", prepared_.data_identity},
-                                         {"encoders", prepared_.encoders_identity},
-                                         {"formats", loaded_.memory.format_name()}};
-  all.merge(assembly::levels_record());
-  std::string& products = all["products"];
-  products += (products.empty() ? "fp32 by " : ", fp32 by ") + matmul::name_of(matmul::used());
+  std::map<std::string, std::string> all = identity::fingerprints_of_program(assembly_.components, ranks_.size());
+  all["data"] = prepared_.data_identity;
+  all["encoders"] = prepared_.encoders_identity;
+  all["formats"] = loaded_.memory.format_name();
   all.insert(weights_.begin(), weights_.end());
   return all;
 }
@@ -232,7 +223,8 @@ bool Run::train() {
   record_.begin();
   steps_.emplace(assembly_.devices.training(), loaded_.placement, loaded_.trained);
   stop_ = ranks_.first(checkpoint::stop_signal());
-  if (stop_.rank < 0) trainer_->fit(recipe_.run.steps, [this](const execution::StepReport& report) { return after_step(report); });
+  if (stop_.rank < 0)
+    trainer_->fit(recipe_.run.steps, [this](const execution::StepReport& report) { return after_step(report); });
   console_.clear();
   tell(profiler_.end());
   if (steps_done() >= recipe_.run.steps) return true;

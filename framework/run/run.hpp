@@ -10,12 +10,12 @@
 #include <preparation/ahead_batches.hpp>
 #include <checkpoint/train_state.hpp>
 #include <assembly/assemble.hpp>
-#include <assembly/request.hpp>
 #include <preparation/cache_phase.hpp>
 #include <execution/keyed_random.hpp>
 #include <run/phase_bytes.hpp>
 #include <run/profiler.hpp>
 #include <run/record.hpp>
+#include <run/run_options.hpp>
 #include <sampling/samples.hpp>
 #include <run/tested_steps.hpp>
 #include <execution/trainer.hpp>
@@ -29,7 +29,7 @@ namespace trainer::run {
 class Run {
  public:
   /// Takes the run folder's lock; nothing is loaded yet. Collective, as all that follows.
-  Run(assembly::Assembly& assembly, const assembly::Request& request, distributed::Group& ranks = distributed::Group::alone());
+  Run(assembly::Assembly& assembly, const RunOptions& request, distributed::Group& ranks = distributed::Group::alone());
 
   /// Cache phase, model, optimiser, resume. After it the run stands at `steps_done()`.
   void prepare();
@@ -104,7 +104,7 @@ class Run {
   [[nodiscard]] at::Device device() const;  ///< of the model
 
   assembly::Assembly& assembly_;
-  const assembly::Request& request_;
+  const RunOptions& request_;
   distributed::Group& ranks_;
   const recipe::Recipe& recipe_;
   std::filesystem::path folder_;

@@ -55,7 +55,7 @@ void Run::note_attestation() const {
   const auto before = json;
   json["strangers"] = identity::describe(strangers);
   json["attested"] = known;
-  json["proof"] = prove::describe_stored_proof(folder_, prove::proof_subject(recipe_, strangers, assembly_.strategies.plan()));
+  json["proof"] = prove::describe_stored_proof(folder_, identity::proof_subject(recipe_, strangers, assembly_.strategies.plan()));
   if (json != before) write_file_atomically(file, json.dump(1) + "\n");
 }
 

@@ -13,14 +13,13 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <checkpoint/store.hpp>
+#include <checkpoint/train_state.hpp>
 #include <data/image.hpp>
 #include <nlohmann/json.hpp>
 #include <planner/byte_counter.hpp>
-#include <run/export.hpp>
-#include <checkpoint/train_state.hpp>
-#include <assembly/request.hpp>
 #include <preparation/cache_phase.hpp>
 #include <recipe/load.hpp>
+#include <run/export.hpp>
 
 #include <fstream>
 
@@ -38,16 +37,16 @@ std::vector<std::string> lines_of(const std::string& file) {
   return lines;
 }
 
-assembly::Request request_of(const nlohmann::json& settings) {
-  assembly::Request request;
-  request.recipe = settings.at("recipe");
-  request.overrides = settings.at("set").get<std::vector<std::string>>();
-  request.overrides.push_back("cache.folder=" + settings.at("folder").get<std::string>() + "/cache");
-  request.libraries.libtorch = settings.at("libtorch").get<std::string>();
-  request.images = settings.at("images").get<std::string>();
-  for (const std::string folder : settings.at("plugins")) request.plugins.push_back({folder, "build tree"});
-  request.quiet = true;
-  return request;
+recipe::Recipe recipe_of(const nlohmann::json& settings, const plugin::Loader& plugins) {
+  auto overrides = settings.at("set").get<std::vector<std::string>>();
+  overrides.push_back("cache.folder=" + settings.at("folder").get<std::string>() + "/cache");
+  return recipe::load(settings.at("recipe"), overrides, plugin::schemas(plugins.found()));
+}
+
+std::vector<plugin::SearchFolder> plugins_of(const nlohmann::json& settings) {
+  std::vector<plugin::SearchFolder> folders;
+  for (const std::string folder : settings.at("plugins")) folders.push_back({folder, "build tree"});
+  return folders;
 }
 
 class Phases {
@@ -55,10 +54,9 @@ class Phases {
   explicit Phases(const nlohmann::json& settings)
       : folder_(settings.at("folder").get<std::string>()),
         captions_(lines_of(settings.at("captions"))),
-        request_(request_of(settings)),
-        plugins_(assembly::open_plugins(request_.plugins)),
-        assembly_(recipe::load(request_.recipe, request_.overrides, plugin::schemas(plugins_.found())), plugins_,
-                  request_.libraries),
+        plugins_(assembly::open_plugins(plugins_of(settings))),
+        assembly_(recipe_of(settings, plugins_), plugins_,
+                  {.libtorch = settings.at("libtorch").get<std::string>(), .nccl = {}}),
         console_(preparation::console_options(/*quiet=*/true)),
         checkpoints_(folder_ / "run", "bench"),
         samples_(preparation::prepare_samples(assembly_, {assembly_.recipe.sample.prompts.front()}, console_)),
@@ -108,7 +106,6 @@ class Phases {
 
   fs::path folder_;
   std::vector<std::string> captions_;
-  assembly::Request request_;
   plugin::Loader plugins_;
   assembly::Assembly assembly_;
   metrics::Console console_;
