@@ -1,79 +1,26 @@
-/// @file `trainer run RECIPE`: cache, sample, train, sample, export; `trainer cache RECIPE`: its first part.
+/// @file `trainer run RECIPE` (host/host.cpp) and `trainer cache RECIPE`, which is its data phase alone.
 #include <base/log.hpp>
 #include <checkpoint/signals.hpp>
-#include <distributed/environment.hpp>
 #include <distributed/group.hpp>
-#include <nlohmann/json.hpp>
-#include <identity/same_run.hpp>
 #include <engine/commands.hpp>
-#include <run/run.hpp>
+#include <host/host.hpp>
+#include <nlohmann/json.hpp>
+#include <preparation/cache_phase.hpp>
 
-#include <algorithm>
-#include <chrono>
-#include <optional>
+#include <cstdio>
 
 namespace trainer::engine {
 
-namespace {
-
-/// This process among those that a launcher started together; only rank 0 speaks to the user, but for errors.
-struct Member {
-  explicit Member(const assembly::Request& asked) : request(asked), place(distributed::find_place()) {
-    if (place.rank == 0) return;
-    request.quiet = true;
-    set_log_level(LogLevel::error);
-  }
-  /// First of all, so that whatever is wrong with one rank ends all at once. A rank that could not even read its recipe
-  /// joins to say so; it waits less for the others, which may have the same to say to nobody.
-  distributed::Group join() const {
-    const std::chrono::seconds timeout(request.timeout);
-    if (!request.failure) return {place, timeout};
-    std::optional<distributed::Group> ranks;
-    try {
-      ranks.emplace(place, std::min(timeout, kPatience));
-    } catch (const Error&) {
-      throw request.failure->context("rank " + std::to_string(place.rank));
-    }
-    ranks->together([this] { throw *request.failure; });
-    throw *request.failure;
-  }
-  static constexpr std::chrono::seconds kPatience{30};
-  assembly::Request request;
-  distributed::Place place;
-};
-
-/// The recipe; with --resume-with checkpoint, where it differs from the checkpoint's in what is trained, the latter.
-void assemble(std::optional<assembly::Assembly>& assembly, const Member& member) {
-  assembly.emplace(member.request, assembly::Assembly::Use::run, member.place);
-  if (member.request.resume_with != "checkpoint") return;
-  const auto overrides = identity::overrides_to_checkpoint(assembly->recipe(), assembly->loader().found(), member.request.resume);
-  if (overrides.empty()) return;
-  assembly::Request changed = member.request;
-  changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
-  assembly.emplace(changed, assembly::Assembly::Use::run, member.place);
-  log_warning(identity::gone_on_as_checkpoint(overrides));
-}
-
-}  // namespace
-
-int command_run(const assembly::Request& asked) {
-  const Member member(asked);
+int command_run(const assembly::Request& request) {
+  const host::Member member(request);
   distributed::Group ranks = member.join();
-  ExitCode end = ExitCode::preempted;
-  ranks.together([&] {
-    identity::require_named_checkpoint(member.request.resume);  // before the folder of the run is made
-    std::optional<assembly::Assembly> assembly;
-    assemble(assembly, member);
-    run::Run run(*assembly, member.request, ranks);
-    run.prepare();
-    if (!run.train()) return;
-    if (run.finish()) end = ExitCode::done;
-  });
-  return static_cast<int>(end);
+  bool done = false;
+  ranks.together([&] { done = host::run_recipe(member, ranks); });
+  return static_cast<int>(done ? ExitCode::done : ExitCode::preempted);
 }
 
 int command_cache(const assembly::Request& asked) {
-  const Member member(asked);
+  const host::Member member(asked);
   const assembly::Request& request = member.request;
   distributed::Group ranks = member.join();
   metrics::Console console(preparation::console_options(request));
