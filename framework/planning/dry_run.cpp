@@ -61,7 +61,6 @@ class DryRandom final : public Random {
   at::Device device_;
 };
 
-at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
 int64_t held(std::size_t index) { return planner::bytes_in_use(dry_device(index)).current; }
 
 /// All up to the last that the model uses.

@@ -19,6 +19,9 @@ inline std::size_t dry_index(at::Device device) {
   return static_cast<std::size_t>(std::max<int64_t>(device.index(), 0));
 }
 
+/// The other way round.
+inline at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
+
 /// Shapes of one micro-batch; every sample has the same.
 struct BatchShape {
   int64_t samples = 1;

@@ -10,6 +10,7 @@
 #include <execution/forward.hpp>
 #include <planning/placement_report.hpp>
 #include <planning/conditioning.hpp>
+#include <planning/dry_run.hpp>
 #include <planning/plan.hpp>
 #include <planning/recipe_budget.hpp>
 #include <planning/run_data.hpp>
@@ -28,8 +29,6 @@ constexpr int64_t kTexts = 32;  // run together; what more of them add is extrap
 at::Tensor shaped(const std::vector<int64_t>& shape, at::ScalarType dtype, at::Device device) {
   return at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
 }
-
-at::Device dry_device(std::size_t index) { return {at::kMeta, static_cast<at::DeviceIndex>(index)}; }
 
 /// RAM that a run takes beyond a plan's process and its tensors: libraries opened later (those of pictures are some
 /// sixty), kernels that oneDNN compiles, freed memory that the allocator keeps, pages of a small mapped model. On the

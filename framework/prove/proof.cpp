@@ -90,7 +90,7 @@ std::map<std::string, std::string> proof_subject(const recipe::Recipe& recipe, c
   for (const auto& [key, value] : recipe::flatten(recipe))
     if (matters(key)) keys.add(key).add(value);
   std::string plugins, devices;
-  for (const std::string& one : describe(strangers)) plugins += (plugins.empty() ? "" : ", ") + one;
+  for (const std::string& one : identity::describe(strangers)) plugins += (plugins.empty() ? "" : ", ") + one;
   for (const std::string& device : recipe.placement.devices) devices += (devices.empty() ? "" : ", ") + device;
   if (plan) {
     ways.add(plan->format);

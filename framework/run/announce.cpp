@@ -61,7 +61,7 @@ void describe_run(assembly::Assembly& assembly, RunFolder& folder, distributed::
   require_shallow(text, file.string());
   auto json = nlohmann::ordered_json::parse(text);
   const auto before = json;
-  json["strangers"] = describe(strangers);
+  json["strangers"] = identity::describe(strangers);
   json["attested"] = known;
   json["proof"] = prove::describe_stored_proof(folder.path(), prove::proof_subject(recipe, strangers, assembly.plan()));
   if (json != before) write_file_atomically(file, json.dump(1) + "\n");
