@@ -2,19 +2,16 @@
 #pragma once
 
 #include <engine/requests.hpp>
-#include <plugin/loader.hpp>
-#include <recipe/recipe.hpp>
 
 namespace trainer::engine {
 
-/// The recipe of a request. Throws Error (bad_recipe).
-recipe::Recipe recipe_of(const RecipeRequest& request, const plugin::Loader& plugins);
+using host::recipe_of;
 
 int command_run(const RunRequest& request);
 int command_check(const CheckRequest& request);
 int command_prove(const ProveRequest& request);
 int command_explain(const ExplainRequest& request);
-int command_cache(const CacheRequest& request);
+int command_cache(const RankedRequest& request);
 int command_sample(const SampleRequest& request);
 int command_export(const ExportRequest& request);
 int command_inspect(const InspectRequest& request);

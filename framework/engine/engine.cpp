@@ -84,10 +84,6 @@ std::string short_text(const c10::Error& error) {
 
 }  // namespace
 
-recipe::Recipe recipe_of(const RecipeRequest& request, const plugin::Loader& plugins) {
-  return recipe::load_resolved(request.recipe, plugin::schemas(plugins.found()));
-}
-
 }  // namespace trainer::engine
 
 extern "C" __attribute__((visibility("default"))) int trainer_engine_call(const char* version, const char* command,

@@ -61,14 +61,14 @@ void read(const json& from, SampleRequest& request) {
   read_value(from, "prompts", request.prompts);
 }
 
-void read(const json& from, CacheRequest& request) {
+void read(const json& from, RankedRequest& request) {
   read(from, static_cast<RecipeRequest&>(request));
   read_value(from, "timeout", request.timeout);
   read_error(from, "failure", request.failure);
 }
 
 void read(const json& from, RunRequest& request) {
-  read(from, static_cast<CacheRequest&>(request));
+  read(from, static_cast<RankedRequest&>(request));
   read_value(from, "resume", request.resume);
   read_value(from, "resume_with", request.resume_with);
   read_value(from, "profile", request.profile);

@@ -1,33 +1,19 @@
 /// @file What the front asks for, one struct for each command, read once from the JSON of trainer_engine_call.
 #pragma once
 
-#include <assembly/device.hpp>
+#include <host/host.hpp>
 #include <nlohmann/json_fwd.hpp>
-#include <plugin/manifest.hpp>
-#include <recipe/resolved.hpp>
-#include <trainer/sdk/error.hpp>
 
-#include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace trainer::engine {
 
-/// What every command gets; all that `doctor` does.
-struct Request {
-  assembly::Libraries libraries;
-  std::filesystem::path images;  ///< library that reads and writes pictures
-  std::vector<plugin::SearchFolder> plugins;
-  bool json = false;   ///< results as JSON on stdout
-  bool quiet = false;  ///< warnings and errors only
-};
-
-/// Of the commands that take a recipe.
-struct RecipeRequest : Request {
-  recipe::Resolved recipe;
-};
+using host::RankedRequest;
+using host::RecipeRequest;
+using host::Request;  // all that `doctor` gets
+using host::RunRequest;
 
 struct CheckRequest : RecipeRequest {
   std::string resume_with;       ///< which side wins where recipe and checkpoint differ: "recipe", "checkpoint" or ""
@@ -50,18 +36,6 @@ struct ExplainRequest : RecipeRequest {
 struct SampleRequest : RecipeRequest {
   std::string lora, output;  ///< may be empty
   std::vector<std::string> prompts;
-};
-
-/// Of the commands that several processes run together.
-struct CacheRequest : RecipeRequest {
-  int64_t timeout = 600;         ///< distributed.timeout in seconds, as far as the recipe could be read
-  std::optional<Error> failure;  ///< what is wrong with this rank's recipe or files: there is no recipe then
-};
-
-struct RunRequest : CacheRequest {
-  std::string resume = "auto";  ///< auto, never, required or a checkpoint folder
-  std::string resume_with;      ///< as in CheckRequest
-  int64_t profile = 0;          ///< steps to profile
 };
 
 struct ExportRequest : Request {
@@ -90,7 +64,7 @@ void read(const nlohmann::json& json, ProveRequest& request);
 void read(const nlohmann::json& json, PlanRequest& request);
 void read(const nlohmann::json& json, ExplainRequest& request);
 void read(const nlohmann::json& json, SampleRequest& request);
-void read(const nlohmann::json& json, CacheRequest& request);
+void read(const nlohmann::json& json, RankedRequest& request);
 void read(const nlohmann::json& json, RunRequest& request);
 void read(const nlohmann::json& json, ExportRequest& request);
 void read(const nlohmann::json& json, InspectRequest& request);

@@ -1,12 +1,9 @@
-#include <ATen/Parallel.h>
 #include <torch/version.h>
 #include <assembly/device.hpp>
-#include <assembly/processor.hpp>
 #include <base/files.hpp>
 #include <base/hash.hpp>
 #include <data/holdout.hpp>
 #include <identity/identities.hpp>
-#include <matmul/matmul.hpp>
 #include <recipe/load.hpp>
 #include <recipe/options_identity.hpp>
 #include <weights/model_files.hpp>
@@ -129,21 +126,6 @@ std::string as_first_recorded(assembly::Encoders& encoders, const std::string& k
   identities.text_encoder.options = recipe::identity_of_all(recipe.text_encoder.options);
   if (recipe.pictures()) identities.autoencoder.options = recipe::identity_of_all(recipe.autoencoder.options);
   return identity_of(identities);
-}
-
-std::map<std::string, std::string> fingerprints_of_program(const assembly::Components& components, int processes) {
-  const std::vector<at::Device>& devices = components.devices().training();
-  std::map<std::string, std::string> all{{"trainer", TRAINER_VERSION},
-                                         {"torch", TORCH_VERSION},
-                                         {"threads", std::to_string(at::get_num_threads())},
-                                         {"devices", assembly::types_of(devices)},
-                                         {"cuda", assembly::cuda_versions(devices)},
-                                         {"processes", std::to_string(processes)},
-                                         {"plugins", components.plugins().identity()}};
-  all.merge(assembly::levels_record());
-  std::string& products = all["products"];
-  products += (products.empty() ? "fp32 by " : ", fp32 by ") + matmul::name_of(matmul::used());
-  return all;
 }
 
 void require_same_on_all(assembly::Encoders& encoders, distributed::Group& ranks) {

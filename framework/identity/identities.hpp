@@ -40,10 +40,6 @@ std::map<std::string, std::string> identities_of_data(assembly::Encoders& encode
 /// options, of whichever plugin. `now` itself for every other key.
 std::string as_first_recorded(assembly::Encoders& encoders, const std::string& key, const std::string& now);
 
-/// What a checkpoint records of program, processor, devices and open plugins beside what the run trains on. Results
-/// depend on all of it, in the last bit.
-std::map<std::string, std::string> fingerprints_of_program(const assembly::Components& components, int processes);
-
 /// Collective: all ranks run one program with one recipe, model and encoders, each on devices of its own. Throws Error
 /// naming the rank that does not.
 void require_same_on_all(assembly::Encoders& encoders, distributed::Group& ranks);

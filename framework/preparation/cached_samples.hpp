@@ -9,7 +9,7 @@
 
 namespace trainer::preparation {
 
-/// `micro` is the sample, `step` the timestep, as <run/validation.hpp> asks for them. The key of a sample
+/// `micro` is the sample, `step` the timestep, as <run/validation_loss.hpp> asks for them. The key of a sample
 /// is a hash of its picture, caption and size: it does not change with what else is in the data set. Entries are read
 /// anew each time, so that a run keeps nothing of them in memory.
 std::unique_ptr<execution::BatchSource> held_out_samples(const cache::Store& store, const data::Dataset& dataset,

@@ -60,7 +60,8 @@ void write_tensors(const std::filesystem::path& file, const Pairs& tensors, int6
 
 }  // namespace
 
-std::filesystem::path export_trained(const assembly::LoadedModel& loaded, const std::filesystem::path& file, int64_t step) {
+std::filesystem::path export_trained(const assembly::LoadedModel& loaded, const std::filesystem::path& file,
+                                     int64_t step) {
   if (!loaded.adapter) {
     write_tensors(file, model_tensors(loaded), step);
     return file;

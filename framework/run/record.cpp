@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -37,22 +38,32 @@ std::string in_words(const std::vector<std::pair<std::string, int64_t>>& numbers
   return text.empty() ? "no tensors" : text;
 }
 
-Record::Record(const recipe::Recipe& recipe, metrics::Console& console)
+Record::Record(const recipe::Recipe& recipe, RunFolder& folder, const std::vector<at::Device>& devices, Show show,
+               distributed::Group& ranks)
     : recipe_(recipe),
-      console_(console),
+      folder_(folder),
+      ranks_(ranks),
+      console_(std::move(show.console)),
+      json_(show.json),
+      phases_(devices),
+      profiler_(ranks.writer() ? show.profile : 0, folder.path() / "profile", devices,
+                [&folder] { folder.require_mine(); }),
       loss_{recipe.metrics.smoothing},
       throughput_(std::chrono::steady_clock::now()) {}
 
-void Record::open(const std::filesystem::path& folder, int64_t steps_done) {
-  log_.emplace(folder / "log.jsonl",
+void Record::open(int64_t steps_done) {
+  if (!ranks_.writer()) return;
+  log_.emplace(folder_.path() / "log.jsonl",
                steps_done > 0 ? steps_done : -1);  // what was before a run that is new is none of it
-  validations_ = read_validations(folder / "log.jsonl");
-  if (recipe_.metrics.tensorboard) tensorboard_.emplace(folder / "tb", steps_done);
+  validations_ = read_validations(folder_.path() / "log.jsonl");
+  if (recipe_.metrics.tensorboard) tensorboard_.emplace(folder_.path() / "tb", steps_done);
 }
 
 void Record::begin() { throughput_ = metrics::Throughput(std::chrono::steady_clock::now()); }
 
-void Record::step(const execution::StepReport& report, const PhaseBytes& phases, const StepMeter& steps) {
+metrics::LogGroups Record::bytes(const Training& training) const { return bytes_by_device(phases_, training.bytes()); }
+
+void Record::step(const execution::StepReport& report, Training& training) {
   loss_.add(report.loss);
   throughput_.step_done(std::chrono::steady_clock::now());
   if (report.step <= std::clamp<int64_t>(recipe_.run.steps / 10, 1, 50)) early_loss_ = {report.step, loss_.value()};
@@ -62,7 +73,42 @@ void Record::step(const execution::StepReport& report, const PhaseBytes& phases,
   shown.memory = metrics::memory_use().resident;
   console_.step(shown);
   if (recipe_.metrics.every > 0 && report.step % recipe_.metrics.every == 0)
-    try_to_write(report.step, [&] { write(report, bytes_by_device(phases, steps.uses()), shown.memory); });
+    try_to_write(report.step, [&] { write(report, bytes(training), shown.memory); });
+  if (report.step == training.first_step() + 1) log_recompute(training);
+  // The first step learns in which order the gradients come.
+  if (const std::string exchange = training.exchange_text();
+      report.step == training.first_step() + 2 && !exchange.empty())
+    info(exchange);
+  if (const std::string profile = profiler_.after_step(); !profile.empty()) info(profile);
+  const bool last = report.step >= recipe_.run.steps;
+  ranks_.progress("training, step " + std::to_string(report.step + (last ? 0 : 1)));
+}
+
+void Record::end() {
+  console_.clear();
+  if (const std::string profile = profiler_.end(); !profile.empty()) info(profile);
+}
+
+void Record::log_recompute(Training& training) {
+  for (const auto& [type, r] : training.recompute().reports) {
+    char text[256];
+    std::snprintf(text, sizeof text,
+                  "%lld of %lld heavy operations run again, %lld kept (%s a block), elided "
+                  "%.0f %% of the forward FLOPs",
+                  static_cast<long long>(r.recomputed_calls), static_cast<long long>(r.forward_calls),
+                  static_cast<long long>(r.kept_calls), format_bytes(static_cast<double>(r.kept_bytes)).c_str(),
+                  r.forward_flops > 0 ? 100.0 * r.elided_flops / r.forward_flops : 0.0);
+    info("recompute of \"" + type + "\" blocks: " + text);
+  }
+}
+
+void Record::despite_full_disk(int64_t step, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::io) throw;
+    warn("step " + std::to_string(step) + " is not completely saved, training goes on: " + error.what());
+  }
 }
 
 void Record::validation(int64_t step, const ValidationLoss& result) {

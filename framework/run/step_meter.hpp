@@ -2,8 +2,8 @@
 /// keeps, and the first step, which verifies the recompute, apart from the later ones.
 #pragma once
 
-#include <planner/byte_counter.hpp>
 #include <execution/stages.hpp>
+#include <planner/byte_counter.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -22,6 +22,7 @@ class TestedSteps {
   }
   /// In time: the step that a checkpoint is made of is the one that is tested.
   void test_next(RecomputeState& state) {
+    if (next_) return;
     state.recheck_elision();
     next_ = true;
   }

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <run/fixed_random.hpp>
 #include <run/history.hpp>
-#include <run/validation.hpp>
+#include <run/validation_loss.hpp>
 
 #include <unistd.h>
 #include <filesystem>
