@@ -1,16 +1,12 @@
 """The double-backward bug in PyTorch itself: a trained modulation that all blocks read, in each form in which it can reach
-a recomputed block. Prints one line a form and way of checkpointing; docs/double-backward.md tells the story.
-
-    pytorch_forms.py [--json FILE]
+a recomputed block. Prints the PyTorch half of the first table of docs/double-backward.md, which tells the story.
 
 The model is the miniature of tests/unit/sdk/toy.hpp: a modulation made once outside the blocks, four modulated blocks.
-Each form runs with torch.utils.checkpoint in both ways, with inputs of the blocks that need a gradient and that need
+Each form runs with torch.utils.checkpoint in both ways, with blocks whose inputs need a gradient and whose inputs need
 none, with one backward and with two of one graph. The judge is the same form without checkpointing.
 """
 
-import argparse
 import itertools
-import json
 import warnings
 
 import torch
@@ -18,8 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 WIDTH, ROWS, BLOCKS = 24, 6, 4
-WAYS = {"reentrant": True, "non-reentrant": False}
-OUTER = ("linear", "add-only")
+OUTER = {"Linear": "linear", "AddOnly": "add-only"}
 
 
 class Block(nn.Module):
@@ -122,53 +117,54 @@ def gradients(form, outer, reentrant, input_grad, backwards):
     return {name: p.grad for name, p in model.named_parameters()}, heard[0]
 
 
-def outcome(form, outer, reentrant, input_grad, backwards):
-    """What comes of it: {"result": equal | wrong | error, ...}."""
+# What PyTorch says -> what the table says.
+MESSAGES = {
+    "Trying to backward through the graph a second time": "backward through the graph a second time",
+    "Unexpected keyword arguments": "keyword arguments",
+    "A different number of tensors was saved": "a different number of tensors was saved",
+}
+
+
+def outcome(*case):
+    """In the words of the table. `case`: form, outer, reentrant, input_grad, backwards."""
+    form, outer, _, input_grad, backwards = case
     expected, once = gradients(form, outer, None, input_grad, backwards)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found, heard = gradients(form, outer, reentrant, input_grad, backwards)
+            found, heard = gradients(*case)
         except (RuntimeError, ValueError) as error:
-            return {"result": "error", "error": type(error).__name__, "message": str(error).split(". ")[0].strip()}
-    zero = torch.zeros(())
-    errors = {name: float(((zero if found[name] is None else found[name]) - grad).abs().max() / grad.abs().max())
-              for name, grad in expected.items()}
-    worst = max(errors, key=errors.get)
-    return {"result": "equal" if errors[worst] < 1e-5 else "wrong", "worst": errors[worst], "tensor": worst,
-            "without": sum(grad is None for grad in found.values()), "of": len(found), "hooks": heard / once,
-            "warned": any("requires_grad" in str(one.message) for one in caught)}  # fmt: skip
+            return f"`{type(error).__name__}`: {next(short for long, short in MESSAGES.items() if long in str(error))}"
+    if all(found[name] is not None and torch.equal(found[name], grad) for name, grad in expected.items()):
+        text = "equal to the bit"
+    else:
+        zero = torch.zeros(())
+        worst = max(float(((zero if found[name] is None else found[name]) - grad).abs().max() / grad.abs().max())
+                    for name, grad in expected.items())  # fmt: skip
+        lost = sum(grad is None for grad in found.values())
+        warned = any("None of the inputs have requires_grad=True" in str(one.message) for one in caught)
+        text = f"**wrong by {100 * worst:.0f} %**" if worst > 1e-5 else "equal to rounding"
+        text += f", {lost} of {len(found)} tensors without a gradient" if lost else ""
+        text += "" if worst <= 1e-5 else ", a warning" if warned else ", no warning"
+    return text if heard == once else f"{text}; hooks fire {heard} times, not {once}"
 
 
-def text_of(one):
-    if one["result"] == "error":
-        return f"{one['error']}: {one['message']}"
-    parts = [f"{one['result']}, worst error {one['worst']:.1e}"]
-    if one["result"] == "wrong":
-        parts.append(f"{one['without']} of {one['of']} tensors without a gradient")
-        parts.append("with a warning" if one["warned"] else "no warning")
-    if one["hooks"] > 1:
-        parts.append(f"hooks fire {one['hooks']:g} times as often")
-    return ", ".join(parts)
+def cell(form, outer, reentrant, input_grads):
+    """What comes of one backward; of two, and of inputs with a gradient, only where that differs."""
+    texts = []
+    for input_grad, backwards in itertools.product(input_grads, (1, 2)):
+        text = outcome(form, outer, reentrant, input_grad, backwards)
+        # Each backward of the two fires the hooks: that alone is no difference.
+        if not texts or text.split(";")[0] != texts[0].split(";")[0]:
+            texts.append(text if backwards == 1 else f"twice: {text}")
+    return "; ".join(dict.fromkeys(texts))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="write what is printed to this file, too")
-    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
-    for (name, form), (way, reentrant), outer, input_grad, backwards in itertools.product(
-        FORMS.items(), WAYS.items(), OUTER, (False, True), (1, 2)
-    ):
-        row = {"form": name, "way": way, "outer": outer, "input_grad": input_grad, "backwards": backwards,
-               **outcome(form, outer, reentrant, input_grad, backwards)}  # fmt: skip
-        rows.append(row)
-        print(f"{name:13s} {way:14s} {outer:9s} inputs {'with' if input_grad else 'without':7s} gradient, "
-              f"{backwards} backward{'s' if backwards > 1 else ' '}: {text_of(row)}")  # fmt: skip
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"torch": torch.__version__, "rows": rows}, file)
+    for (name, form), (word, outer) in itertools.product(FORMS.items(), OUTER.items()):
+        cells = cell(form, outer, True, [False]), cell(form, outer, True, [True]), cell(form, outer, False, [False, True])
+        print(f"| `{name}{word}` | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
