@@ -2,11 +2,10 @@
 /// recomputed. Each block then hands a gradient to the same tensors: lost or doubled ones show here.
 #include <ATen/TensorOperators.h>
 
+#include <parity/train/fixture.hpp>
 #include <support/components.hpp>
 #include <execution/forward.hpp>
 #include <trainer/sdk/recompute.hpp>
-
-#include "fixture.hpp"
 
 namespace trainer::parity {
 namespace {
