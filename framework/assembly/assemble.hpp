@@ -1,7 +1,7 @@
 /// @file From a recipe to the objects of a run: plugins opened, components made, weights loaded.
 #pragma once
 
-#include <adapter/lora_file.hpp>
+#include <adapter/adapter_file.hpp>
 #include <distributed/environment.hpp>
 #include <distributed/share.hpp>
 #include <plugin/loader.hpp>
@@ -12,16 +12,13 @@
 #include <assembly/request.hpp>
 #include <execution/stages.hpp>
 #include <planner/budget_plan.hpp>
+#include <trainer/sdk/dry_devices.hpp>
 #include <trainer/sdk/encoders.hpp>
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
-
-namespace trainer::fused {
-class DryCuda;
-}
 
 namespace trainer::assembly {
 
@@ -36,6 +33,8 @@ struct LoadedModel {
   Inventory inventory;
   LoraFamily lora_family = adapter::plain_family("this model");  ///< of the model's component
   std::unique_ptr<Adapter> adapter;                              ///< null: all parameters are trained
+  std::string adapter_kind;                                      ///< its component, "lora"
+  std::vector<std::string> file_layers;                          ///< of the file that the adapter starts from, if any
   std::vector<Linear> adapted;                                   ///< layers that carry the adapter
   std::vector<Parameter*> trained;                               ///< adapter parameters, or all of the model's
 };
@@ -59,7 +58,7 @@ struct CutUse {
 };
 
 /// The recipe's world: its components, made on demand. One per process; where a second is made for a while, as to plan
-/// a changed recipe, the first runs nothing on dry devices until that one is gone (fused::DryCuda).
+/// a changed recipe, the first runs nothing on dry devices until that one is gone (DryDevices).
 class Assembly {
  public:
   /// What it is for. `prove` needs neither data nor encoders: their files may be missing until they are asked for.
@@ -139,8 +138,9 @@ class Assembly {
   void note_memories();
   PlacementPlan plan_placement(const PlacementRequest& request);
   [[nodiscard]] PlacementPlan on_dry_devices(PlacementPlan plan) const;
-  /// The recipe's adapter for a model with these layers, not attached; with the values of its file where it has one.
-  std::unique_ptr<Adapter> adapter(const LoraFamily& family, std::span<const Linear> layers);
+  /// Gives `loaded` the recipe's adapter for a model with these layers, not attached; with the values of its file where
+  /// it has one.
+  void make_adapter(LoadedModel& loaded, std::span<const Linear> layers);
   void attach_adapter(LoadedModel& loaded, ModelUse use);
   [[nodiscard]] bool on_shapes(ModelUse use) const;
 
@@ -150,7 +150,7 @@ class Assembly {
   distributed::Place place_;
   distributed::Share share_;
   std::vector<at::Device> devices_, memories_;
-  std::shared_ptr<const fused::DryCuda> dry_cuda_;  ///< which of the memories are CUDA's
+  std::shared_ptr<const DryDevices> dry_devices_;  ///< which of the memories are CUDA's
   std::optional<planner::BudgetPlan> plan_;
   std::function<void()> before_weight_;
 };
