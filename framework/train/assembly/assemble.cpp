@@ -6,7 +6,6 @@
 #include <recipe/load.hpp>
 #include <recipe/options_identity.hpp>
 #include <recipe/write.hpp>
-#include <sdk/src/fused/dry_cuda.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/assembly/device.hpp>
 #include <train/placement/part_costs.hpp>
@@ -148,7 +147,7 @@ void Assembly::note_memories() {
   add(at::kCPU);
   std::vector<bool> cuda;
   for (const at::Device memory : memories_) cuda.push_back(memory.is_cuda());
-  dry_cuda_ = std::make_shared<fused::DryCuda>(cuda);
+  dry_devices_ = std::make_shared<DryDevices>(cuda);
 }
 
 at::Device Assembly::dry(at::Device device) const {

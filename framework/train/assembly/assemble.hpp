@@ -12,16 +12,13 @@
 #include <train/assembly/request.hpp>
 #include <train/placement/stages.hpp>
 #include <train/planning/budget_plan.hpp>
+#include <trainer/sdk/dry_devices.hpp>
 #include <trainer/sdk/encoders.hpp>
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
-
-namespace trainer::fused {
-class DryCuda;
-}
 
 namespace trainer::train {
 
@@ -59,7 +56,7 @@ struct CutUse {
 };
 
 /// The recipe's world: its components, made on demand. One per process; where a second is made for a while, as to plan
-/// a changed recipe, the first runs nothing on dry devices until that one is gone (fused::DryCuda).
+/// a changed recipe, the first runs nothing on dry devices until that one is gone (DryDevices).
 class Assembly {
  public:
   /// What it is for. `prove` needs neither data nor encoders: their files may be missing until they are asked for.
@@ -150,7 +147,7 @@ class Assembly {
   distributed::Place place_;
   distributed::Share share_;
   std::vector<at::Device> devices_, memories_;
-  std::shared_ptr<const fused::DryCuda> dry_cuda_;  ///< which of the memories are CUDA's
+  std::shared_ptr<const DryDevices> dry_devices_;  ///< which of the memories are CUDA's
   std::optional<BudgetPlan> plan_;
   std::function<void()> before_weight_;
 };

@@ -1,5 +1,5 @@
-/// @file See quantize.hpp. After torchao's Float8WeightOnlyConfig (per row) and the block scales of musubi-tuner.
-#include "quantize.hpp"
+/// @file Numbers to 8 bits. After torchao's Float8WeightOnlyConfig (per row) and the block scales of musubi-tuner.
+#include "numbers.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/where.h>
 #include <c10/core/DeviceGuard.h>
@@ -16,7 +17,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace trainer::fp8 {
+namespace trainer::eight_bits {
 namespace {
 
 /// Of fp32 rows at a time: what fits a core's cache; on a GPU, which is waited for after each, more.
@@ -45,23 +46,23 @@ at::Tensor largest(const at::Tensor& values, const std::string& name) {
   return amax;
 }
 
-}  // namespace
-
-Granularity granularity_from(const std::string& text) {
-  if (text == "channel") return Granularity::channel;
-  if (text == "tensor") return Granularity::tensor;
-  if (text == "block") return Granularity::block;
-  throw Error(ExitCode::bad_recipe,
-              "memory.fp8_weight_only.granularity: \"" + text + "\" is none of channel, tensor, block");
-}
-
-float largest_of(Code code) { return code == Code::e4m3 ? 448 : 127; }
-
+/// [..., 1] scales for rows whose largest absolute values are `amax` [..., 1].
 at::Tensor scale_for(const at::Tensor& amax, Code code) {
   // A scale below the normal range would lose digits or become 0.
   const at::Tensor scale = (amax / largest_of(code)).clamp_min(std::numeric_limits<float>::min());
   return at::where(amax == 0, at::full({}, 1.0F, amax.options()), scale);
 }
+
+}  // namespace
+
+Granularity granularity_from(const std::string& text, const std::string& key) {
+  if (text == "channel") return Granularity::channel;
+  if (text == "tensor") return Granularity::tensor;
+  if (text == "block") return Granularity::block;
+  throw Error(ExitCode::bad_recipe, key + ": \"" + text + "\" is none of channel, tensor, block");
+}
+
+float largest_of(Code code) { return code == Code::e4m3 ? 448 : 127; }
 
 int64_t scale_count(Granularity granularity, int64_t out, int64_t in) {
   if (granularity == Granularity::tensor) return 1;
@@ -103,9 +104,21 @@ at::Tensor saturated_cast(at::Tensor numbers, Code code) {
   return numbers.clamp_(-largest, largest).to(at::kFloat8_e4m3fn);
 }
 
+Rows quantize_rows(const at::Tensor& matrix, Code code) {
+  if (matrix.is_meta()) {  // a dry run: the same bytes, without numbers
+    const at::Tensor divided = at::empty(matrix.sizes(), matrix.options().dtype(at::kFloat));
+    return {at::empty(matrix.sizes(), matrix.options().dtype(code == Code::int8 ? at::kChar : at::kFloat8_e4m3fn)),
+            at::empty({matrix.size(0), 1}, matrix.options().dtype(at::kFloat))};
+  }
+  const at::Tensor amax =
+      at::linalg_vector_norm(matrix, std::numeric_limits<double>::infinity(), {-1}, /*keepdim=*/true, at::kFloat);
+  const at::Tensor scale = scale_for(amax, code);
+  return {saturated_cast(matrix / scale, code), scale};
+}
+
 void require_finite(const at::Tensor& matrix, const std::string& name) {
   const c10::DeviceGuard guard(matrix.device());
   for_each_rows(matrix, [&](int64_t, const at::Tensor& rows) { largest(rows.reshape({1, -1}), name); });
 }
 
-}  // namespace trainer::fp8
+}  // namespace trainer::eight_bits

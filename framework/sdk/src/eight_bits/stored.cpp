@@ -1,6 +1,7 @@
-/// @file See stored.hpp. Layouts: ComfyUI's QUANTIZATION.md and its older "scaled_fp8" files; musubi-tuner's
-/// fp8_optimization_utils.py; transformers' fine-grained fp8 integration (weight_block_size = [128, 128]).
-#include "stored.hpp"
+/// @file Weights that a file holds in fp8. Layouts: ComfyUI's QUANTIZATION.md and its older "scaled_fp8" files;
+/// musubi-tuner's fp8_optimization_utils.py; transformers' fine-grained fp8 integration (weight_block_size = [128,
+/// 128]).
+#include "numbers.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
@@ -12,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-namespace trainer::fp8 {
+namespace trainer::eight_bits {
 namespace {
 
 constexpr int64_t kTile = 128;
@@ -117,4 +118,4 @@ std::optional<Packed> stored_fp8(WeightSource& source, const std::string& name) 
   return with_scale(source, std::move(values), read_scale(source, scale_name), scale_name);
 }
 
-}  // namespace trainer::fp8
+}  // namespace trainer::eight_bits

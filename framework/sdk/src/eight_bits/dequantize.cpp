@@ -1,5 +1,4 @@
-/// @file See dequantize.hpp.
-#include "dequantize.hpp"
+/// @file Packed weights back to matrices, and products with them.
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -8,13 +7,13 @@
 #include <ATen/ops/mm.h>
 #include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Float8_e5m2.h>
-#include <trainer/sdk/ops/eight_bits.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
 #include <array>
 
-namespace trainer::fp8 {
+namespace trainer::eight_bits {
 namespace {
 
 using Numbers = std::array<float, 256>;  ///< of every 8-bit code
@@ -41,7 +40,7 @@ const Numbers& numbers_of(at::ScalarType dtype) {
 
 /// One run of codes that share a scale. A long run is looked up in a table of its 256 products, a short one multiplied.
 template <typename Out>
-void expand(const uint8_t* codes, int64_t count, const Numbers& numbers, float scale, Out* result) {
+void expand_run(const uint8_t* codes, int64_t count, const Numbers& numbers, float scale, Out* result) {
   constexpr int64_t kLong = 512;
   if (count < kLong) {
     for (int64_t i = 0; i < count; ++i) result[i] = static_cast<Out>(numbers[codes[i]] * scale);
@@ -64,8 +63,8 @@ void expand_rows(const Packed& packed, at::Tensor& dense) {
   at::parallel_for(0, out, std::max<int64_t>(1, kElementsAThread / in), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t column = 0, from = 0; from < in; ++column, from += packed.column_block)
-        expand(codes + row * in + from, std::min(packed.column_block, in - from), numbers,
-               scale[row * scale_step + column], result + row * in + from);
+        expand_run(codes + row * in + from, std::min(packed.column_block, in - from), numbers,
+                   scale[row * scale_step + column], result + row * in + from);
   });
 }
 
@@ -99,8 +98,8 @@ at::Tensor dequantize_by_operators(const Packed& packed, at::ScalarType dtype) {
 }
 
 at::Tensor dequantize(const Packed& packed, at::ScalarType dtype) {
-  if (eight_bits::has_kernels(packed.values) && dtype != at::kDouble)
-    return eight_bits::expand(packed.values, packed.scale, packed.column_block, dtype);
+  if (has_kernels(packed.values) && dtype != at::kDouble)
+    return expand(packed.values, packed.scale, packed.column_block, dtype);
   if (!packed.values.is_cpu() && !packed.values.is_meta()) return dequantize_by_operators(packed, dtype);
   at::Tensor dense = at::empty(packed.values.sizes(), packed.values.options().dtype(dtype));
   if (dense.is_meta()) return dense;  // a dry run: what is held is all that counts
@@ -109,9 +108,7 @@ at::Tensor dequantize(const Packed& packed, at::ScalarType dtype) {
   return dense;
 }
 
-bool on_cpu(const at::Tensor& tensor) {
-  return tensor.is_cpu() || (tensor.is_meta() && !eight_bits::has_kernels(tensor));
-}
+bool on_cpu(const at::Tensor& tensor) { return tensor.is_cpu() || (tensor.is_meta() && !has_kernels(tensor)); }
 
 at::Tensor product(const at::Tensor& x, const Packed& packed, bool turned) {
   if (on_cpu(x) && x.scalar_type() == at::kBFloat16 && !has_bf16_products())
@@ -120,4 +117,4 @@ at::Tensor product(const at::Tensor& x, const Packed& packed, bool turned) {
   return at::mm(x, turned ? dense.t() : dense);
 }
 
-}  // namespace trainer::fp8
+}  // namespace trainer::eight_bits
