@@ -1,11 +1,10 @@
 #include <adapter/inject.hpp>
-#include <adapter/lora.hpp>
 #include <matmul/matmul.hpp>
-#include <objective/flow_matching.hpp>
 #include <planner/shape_source.hpp>
 #include <recipe/load.hpp>
 #include <recipe/options_identity.hpp>
 #include <recipe/write.hpp>
+#include <train/artifacts/lora_families.hpp>
 #include <train/assembly/assemble.hpp>
 #include <train/assembly/device.hpp>
 #include <train/placement/part_costs.hpp>
@@ -18,13 +17,6 @@ namespace trainer::train {
 namespace {
 
 constexpr auto kBudget = "memory.budget";  // what recomputes as a plan says
-
-plugin::Loader make_loader(const Request& request) {
-  plugin::Loader loader(request.plugins);
-  plugin::register_builtin(loader.registry(), objective::register_flow_matching);
-  plugin::register_builtin(loader.registry(), adapter::register_lora);
-  return loader;
-}
 
 std::string config_of(const weights::ModelFiles& files) { return files.config().value_or(""); }
 
@@ -114,7 +106,7 @@ at::Device Assembly::device_of(const recipe::Component& component) const {
 }
 
 Assembly::Assembly(const Request& request, Use use, const distributed::Place& place)
-    : use_(use), loader_(make_loader(request)), place_(place) {
+    : use_(use), loader_(request.plugins), place_(place) {
   recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()),
                          {.paths_must_exist = use == Use::run});
   devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
@@ -370,17 +362,19 @@ LoadedModel Assembly::load_model(ModelUse use, MemoryStack memory) {
   return loaded;
 }
 
-std::unique_ptr<Adapter> Assembly::adapter(const LoraFamily& family, std::span<const Linear> layers) {
+void Assembly::make_adapter(LoadedModel& loaded, std::span<const Linear> layers) {
   const recipe::Component& component = *recipe_.adapter;
   loader_.require("adapter", component.kind);
-  auto made = plugin::guard(component.kind, "create", [&] {
+  loaded.adapter_kind = component.kind;
+  loaded.adapter = plugin::guard(component.kind, "create", [&] {
     return loader_.registry().adapters.find(component.kind)->second.create(component.options);
   });
-  if (component.path.empty()) return made;
-  adapter::LoraFile lora = adapter::read_lora(component.path, family);
-  adapter::check_layers(component.path, lora.layers, layers);
-  plugin::guard(component.kind, "start_from", [&] { made->start_from(std::move(lora.layers)); });
-  return made;
+  if (component.path.empty()) return;
+  const weights::TensorFile file(component.path, {weights::Profile::compat, weights::ReadMode::copy});
+  adapter::ReadAdapter read = read_for(loader_.found(), file, loaded.lora_family, component.kind);
+  adapter::check_layers(component.path, read, layers);
+  loaded.file_layers = read.layers();
+  plugin::guard(component.kind, "start_from", [&] { loaded.adapter->start_from(std::move(read.file)); });
 }
 
 void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
@@ -388,11 +382,14 @@ void Assembly::attach_adapter(LoadedModel& loaded, ModelUse use) {
     loaded.trained = trained_parameters(loaded.inventory);
     return;
   }
-  loaded.adapter = adapter(loaded.lora_family, loaded.inventory.linears);
-  loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
+  make_adapter(loaded, loaded.inventory.linears);
+  loaded.adapted = adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears, loaded.file_layers);
   if (use != ModelUse::train && use != ModelUse::dry) return;
-  loaded.trained = adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed),
-                                   [&](const std::string& layer) { return loaded.devices.of(layer); });
+  const auto device_of = [&](const std::string& layer) { return loaded.devices.of(layer); };
+  loaded.trained = plugin::guard(recipe_.adapter->kind, "attach", [&] {
+    return adapter::inject(*loaded.adapter, loaded.adapted, static_cast<uint64_t>(recipe_.run.seed), device_of,
+                           dtype_of(recipe_.model.dtype));
+  });
 }
 
 }  // namespace trainer::train

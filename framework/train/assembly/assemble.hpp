@@ -1,7 +1,7 @@
 /// @file From a recipe to the objects of a run: plugins opened, components made, weights loaded.
 #pragma once
 
-#include <adapter/lora_file.hpp>
+#include <adapter/adapter_file.hpp>
 #include <distributed/environment.hpp>
 #include <distributed/share.hpp>
 #include <plugin/loader.hpp>
@@ -33,6 +33,8 @@ struct LoadedModel {
   Inventory inventory;
   LoraFamily lora_family = adapter::plain_family("this model");  ///< of the model's component
   std::unique_ptr<Adapter> adapter;                              ///< null: all parameters are trained
+  std::string adapter_kind;                                      ///< its component, "lora"
+  std::vector<std::string> file_layers;                          ///< of the file that the adapter starts from, if any
   std::vector<Linear> adapted;                                   ///< layers that carry the adapter
   std::vector<Parameter*> trained;                               ///< adapter parameters, or all of the model's
 };
@@ -136,8 +138,9 @@ class Assembly {
   void note_memories();
   PlacementPlan plan_placement(const PlacementRequest& request);
   [[nodiscard]] PlacementPlan on_dry_devices(PlacementPlan plan) const;
-  /// The recipe's adapter for a model with these layers, not attached; with the values of its file where it has one.
-  std::unique_ptr<Adapter> adapter(const LoraFamily& family, std::span<const Linear> layers);
+  /// Gives `loaded` the recipe's adapter for a model with these layers, not attached; with the values of its file where
+  /// it has one.
+  void make_adapter(LoadedModel& loaded, std::span<const Linear> layers);
   void attach_adapter(LoadedModel& loaded, ModelUse use);
   [[nodiscard]] bool on_shapes(ModelUse use) const;
 

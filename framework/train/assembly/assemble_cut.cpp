@@ -55,10 +55,10 @@ struct Cut {
   std::vector<Linear> adapted;
 };
 
-Cut cut(std::unique_ptr<Model> whole, const Inventory& all, const Adapter* adapter,
+Cut cut(std::unique_ptr<Model> whole, const Inventory& all, const LoadedModel& loaded,
         const std::optional<BudgetPlan>& plan) {
   Cut made;
-  if (adapter != nullptr) made.adapted = adapter::targeted(*adapter, *whole, all.linears);
+  if (loaded.adapter) made.adapted = adapter::targeted(*loaded.adapter, *whole, all.linears, loaded.file_layers);
   std::vector<Block*> kept = kept_blocks(*whole, states_of(made.adapted), plan);
   made.inventory = prove::part_of(all, whole->blocks(), kept);
   made.model = std::make_unique<prove::CutModel>(std::move(whole), std::move(kept));
@@ -121,8 +121,8 @@ LoadedModel Assembly::load_cut_model(const CutUse& use) {
   SourceBuilder headers(*loaded.source, options);
   std::unique_ptr<Model> whole = create_model(loaded, config, headers);
   loaded.lora_family = lora_family(loader_.registry().models.find(component.kind)->second);
-  if (recipe_.adapter) loaded.adapter = adapter(loaded.lora_family, headers.inventory().linears);
-  const Cut outline = cut(std::move(whole), headers.inventory(), loaded.adapter.get(), plan_);
+  if (recipe_.adapter) make_adapter(loaded, headers.inventory().linears);
+  const Cut outline = cut(std::move(whole), headers.inventory(), loaded, plan_);
   if (plan_) loaded.memory = cut_stack(use, part_of(*plan_, outline.model->blocks()));
   options.format = loaded.memory.format();
   loaded.parts = placement_request(*outline.model, outline.inventory, *loaded.source, options);
@@ -133,14 +133,15 @@ LoadedModel Assembly::load_cut_model(const CutUse& use) {
   options.device = loaded.placement.prologue;
   options.device_of = [&loaded](const std::string& name) { return loaded.devices.of(name); };
   SourceBuilder builder(*loaded.source, options);
-  Cut made = cut(create_model(loaded, config, builder), builder.inventory(), loaded.adapter.get(), plan_);
+  Cut made = cut(create_model(loaded, config, builder), builder.inventory(), loaded, plan_);
   builder.materialise(made.inventory.linears, made.inventory.parameters);
   loaded.model = std::move(made.model);
   loaded.inventory = std::move(made.inventory);
   loaded.inventory.weight_bytes = builder.inventory().weight_bytes;
   loaded.adapted = std::move(made.adapted);
-  loaded.trained = loaded.adapter ? adapter::inject(*loaded.adapter, loaded.adapted, seed, options.device_of)
-                                  : trained_parameters(loaded.inventory);
+  loaded.trained = loaded.adapter
+                       ? adapter::inject(*loaded.adapter, loaded.adapted, seed, options.device_of, options.dtype)
+                       : trained_parameters(loaded.inventory);
   if (use.expanded) loaded.memory = MemoryStack();  // it has packed, and acts no more
   if (loaded.memory.residency() != nullptr) loaded.memory.residency()->plan(loaded.model->blocks());
   return loaded;

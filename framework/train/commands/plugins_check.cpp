@@ -1,10 +1,8 @@
 /// @file `trainer plugins check FILE`: loads one plugin as a run would, runs its cells of the equivalence matrix, and
 /// notes in the user's folder what passed.
-#include <adapter/lora.hpp>
 #include <base/log.hpp>
 #include <base/printable.hpp>
 #include <nlohmann/json.hpp>
-#include <objective/flow_matching.hpp>
 #include <plugin/loader.hpp>
 #include <train/artifacts/attestation.hpp>
 #include <train/assembly/device.hpp>
@@ -29,9 +27,7 @@ plugin::Loader loader_for(const plugin::Manifest& manifest, const Request& reque
       std::any_of(folders.begin(), folders.end(), [&](const auto& place) { return place.folder == home; });
   if (!known) folders.insert(folders.begin(), {home, "the plugin's folder"});
   plugin::Loader loader(folders);
-  plugin::register_builtin(loader.registry(), objective::register_flow_matching);
-  plugin::register_builtin(loader.registry(), adapter::register_lora);
-  plugin::register_builtin(loader.registry(), prove::register_conformance_model);
+  prove::add_conformance_model(loader.registry());
   return loader;
 }
 

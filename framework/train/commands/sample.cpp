@@ -3,11 +3,13 @@
 #include <base/printable.hpp>
 #include <nlohmann/json.hpp>
 #include <train/artifacts/export.hpp>
+#include <train/artifacts/lora_families.hpp>
 #include <train/cache_phase.hpp>
 #include <train/commands/commands.hpp>
 #include <train/samples.hpp>
 
 #include <cstdio>
+#include <optional>
 
 namespace trainer::train {
 namespace {
@@ -17,6 +19,15 @@ std::string free_name() {
   std::string name = "samples.png";
   for (int number = 2; std::filesystem::exists(name); ++number) name = "samples-" + std::to_string(number) + ".png";
   return name;
+}
+
+/// An adapter of any kind whose layers are the model's.
+adapter::ReadAdapter read_fitting(Assembly& assembly, const std::string& path) {
+  const LoadedModel outline = assembly.load_model(ModelUse::outline);
+  const weights::TensorFile file(path, {weights::Profile::compat, weights::ReadMode::copy});
+  adapter::ReadAdapter read = read_known(assembly.loader().found(), file, outline.lora_family);
+  adapter::check_layers(path, read, outline.inventory.linears);
+  return read;
 }
 
 }  // namespace
@@ -32,11 +43,12 @@ int command_sample(const Request& request) {
       request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
-  std::vector<LoraLayer> lora;  // read before captions are encoded: what is wrong with it is told at once
-  if (!request.lora.empty()) lora = lora_for(assembly.load_model(ModelUse::outline), request.lora);
+  std::optional<adapter::ReadAdapter> read;  // before captions are encoded: a fault of the file is reported at once
+  if (!request.lora.empty()) read = read_fitting(assembly, request.lora);
   const SamplePlan plan = prepare_samples(assembly, prompts, console);
   LoadedModel loaded = assembly.load_model(ModelUse::sample);
-  if (!request.lora.empty()) apply_lora(loaded, lora);
+  const std::unique_ptr<Adapter> adapter = read ? adapter_for(assembly.loader(), *read) : nullptr;
+  if (adapter) apply_adapter(loaded, *adapter, *read, dtype_of(assembly.recipe().model.dtype));
   const Pictures pictures = draw(loaded, plan, [&] { return assembly.autoencoder(); },
                                  {[&](int64_t done, int64_t total) { console.phase(done, total, "samples"); }, {}});
   const auto file = write_grid(request.output.empty() ? free_name() : request.output, plan,

@@ -2,5 +2,5 @@
    fingerprint, so that a plugin built against other headers is refused before it is opened. */
 #ifndef TRAINER_SDK_HEADERS_H
 #define TRAINER_SDK_HEADERS_H
-#define TRAINER_SDK_HEADERS "703b64a1ed10058c"
+#define TRAINER_SDK_HEADERS "6d41a99d0cde5c5d"
 #endif

@@ -3,10 +3,12 @@
 #include <ATen/ops/mean.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tensor.h>
-#include <objective/flow_matching.hpp>
-#include <objective/timesteps.hpp>
+#include <trainer/sdk/error.hpp>
 
-namespace trainer::objective {
+#include "flow_matching.hpp"
+#include "timesteps.hpp"
+
+namespace trainer::flow_matching {
 namespace {
 
 class FlowMatching final : public Objective {
@@ -65,10 +67,8 @@ class FlowMatching final : public Objective {
 
 }  // namespace
 
-void register_flow_matching(Registrar& registrar) {
-  registrar.add(ObjectiveComponent{"flow_matching", [](const Options& options) -> std::unique_ptr<Objective> {
-                                     return std::make_unique<FlowMatching>(options);
-                                   }});
+std::unique_ptr<Objective> make_flow_matching(const Options& options) {
+  return std::make_unique<FlowMatching>(options);
 }
 
-}  // namespace trainer::objective
+}  // namespace trainer::flow_matching

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace trainer::objective {
+namespace trainer::flow_matching {
 
 struct TimestepOptions {
   std::string distribution = "logit_normal";  ///< uniform, logit_normal, mode
@@ -36,4 +36,4 @@ double noise_level(const TimestepOptions& options, double choice, double uniform
 /// "gaussian" DiffSynth's exp(-2 (sigma - 1/2)^2), shifted to 0 at the ends and of mean 1 over its table.
 double loss_weight(const std::string& weighting, double sigma);
 
-}  // namespace trainer::objective
+}  // namespace trainer::flow_matching

@@ -11,7 +11,7 @@
 #include <train/assembly/model_builder.hpp>
 #include <train/keyed_random.hpp>
 
-namespace trainer::objective {
+namespace trainer::flow_matching {
 namespace {
 
 using testing::flow_matching;
@@ -169,4 +169,4 @@ TEST(FlowMatching, RefusesModelsThatAreNoDiffusionModels) {
 }
 
 }  // namespace
-}  // namespace trainer::objective
+}  // namespace trainer::flow_matching

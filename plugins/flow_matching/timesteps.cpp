@@ -1,10 +1,10 @@
-#include <objective/timesteps.hpp>
+#include "timesteps.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-namespace trainer::objective {
+namespace trainer::flow_matching {
 namespace {
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -88,4 +88,4 @@ double loss_weight(const std::string& weighting, double sigma) {
   throw Error(ExitCode::bad_recipe, "objective.weighting: unknown \"" + weighting + "\"");
 }
 
-}  // namespace trainer::objective
+}  // namespace trainer::flow_matching

@@ -1,6 +1,6 @@
 /// @file Noise levels and loss weights: edges, shapes of the distributions with fixed keys, closed forms.
 #include <gtest/gtest.h>
-#include <objective/timesteps.hpp>
+#include <flow_matching/timesteps.hpp>
 
 #include <algorithm>
 #include <base/rng.hpp>
@@ -10,7 +10,7 @@
 #include <support/components.hpp>
 #include <vector>
 
-namespace trainer::objective {
+namespace trainer::flow_matching {
 namespace {
 
 TimestepOptions uniform_unshifted() {
@@ -201,4 +201,4 @@ TEST(LossWeight, GaussianHasItsPeakInTheMiddleZeroEndsAndMeanOne) {
 }
 
 }  // namespace
-}  // namespace trainer::objective
+}  // namespace trainer::flow_matching
