@@ -1,8 +1,6 @@
-#include <adapter/inject.hpp>
-#include <adapter/lora.hpp>
-#include <adapter/lora_file.hpp>
+#include <adapter/adapter_file.hpp>
 #include <assembly/components.hpp>
-#include <objective/flow_matching.hpp>
+#include <assembly/lora_families.hpp>
 
 namespace trainer::assembly {
 namespace {
@@ -19,13 +17,6 @@ void require_capabilities(const recipe::Memory& memory, const plugin::Found& fou
 }
 
 }  // namespace
-
-plugin::Loader open_plugins(const std::vector<plugin::SearchFolder>& folders) {
-  plugin::Loader loader(folders);
-  plugin::register_builtin(loader.registry(), objective::register_flow_matching);
-  plugin::register_builtin(loader.registry(), adapter::register_lora);
-  return loader;
-}
 
 LoraFamily lora_family(const ModelComponent& component) {
   return component.lora_family != nullptr ? component.lora_family() : adapter::plain_family(component.name);
@@ -61,13 +52,15 @@ std::unique_ptr<Placement> Components::placement() {
   return make(plugins_, plugins_.registry().placements, "placement", component.kind, component.options);
 }
 
-std::unique_ptr<Adapter> Components::adapter(const LoraFamily& family, std::span<const Linear> layers) {
+MadeAdapter Components::adapter(const LoraFamily& family, std::span<const Linear> layers) {
   const recipe::Component& component = *recipe_.adapter;
-  auto made = make(plugins_, plugins_.registry().adapters, "adapter", component.kind, component.options);
+  MadeAdapter made{make(plugins_, plugins_.registry().adapters, "adapter", component.kind, component.options)};
   if (component.path.empty()) return made;
-  adapter::LoraFile lora = adapter::read_lora(component.path, family);
-  adapter::check_layers(component.path, lora.layers, layers);
-  plugin::guard(component.kind, "start_from", [&] { made->start_from(std::move(lora.layers)); });
+  const weights::TensorFile file(component.path, {weights::Profile::compat, weights::ReadMode::copy});
+  adapter::ReadAdapter read = read_for(plugins_.found(), file, family, component.kind);
+  adapter::check_layers(component.path, read, layers);
+  made.file_layers = read.layers();
+  plugin::guard(component.kind, "start_from", [&] { made.adapter->start_from(std::move(read.file)); });
   return made;
 }
 

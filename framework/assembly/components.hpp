@@ -13,9 +13,6 @@
 
 namespace trainer::assembly {
 
-/// The plugins of these folders and the components that are part of the program. Opens no library.
-plugin::Loader open_plugins(const std::vector<plugin::SearchFolder>& folders);
-
 /// Opens the plugin of one component if need be and makes it. `parts` are those of the loader's registry. Throws
 /// PluginError, also when the plugin makes nothing.
 template <typename Parts, typename Context>
@@ -27,6 +24,12 @@ auto make(plugin::Loader& plugins, const Parts& parts, const std::string& kind, 
     throw PluginError(name, "create", "the plugin made no " + (kind == "memory" ? "memory strategy" : kind));
   return made;
 }
+
+/// The recipe's adapter, not attached.
+struct MadeAdapter {
+  std::unique_ptr<Adapter> adapter;
+  std::vector<std::string> file_layers{};  ///< layers of the file that it starts from; empty without one
+};
 
 /// Makes what the recipe names, with its options; every call makes a new one. All methods throw PluginError when a
 /// plugin cannot be opened or fails.
@@ -44,9 +47,9 @@ class Components {
   std::unique_ptr<Autoencoder> autoencoder(const EncoderContext& context);
   std::unique_ptr<Objective> objective();
   std::unique_ptr<Placement> placement();
-  /// The recipe's adapter, not attached, with the values of its file where it has one. That file is read by `family`
-  /// and must fit `layers`, those of the model. Throws Error (bad_input) when it does not.
-  std::unique_ptr<Adapter> adapter(const LoraFamily& family, std::span<const Linear> layers);
+  /// With the values of its file where the recipe names one. That file is read by `family` and must fit `layers`, those
+  /// of the model. Throws Error (bad_input, bad_recipe) when it does not.
+  MadeAdapter adapter(const LoraFamily& family, std::span<const Linear> layers);
   std::unique_ptr<MemoryStrategy> memory_strategy(const recipe::Component& component);
 
  private:

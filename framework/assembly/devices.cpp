@@ -1,5 +1,4 @@
 #include <assembly/devices.hpp>
-#include <sdk/src/fused/dry_cuda.hpp>
 
 #include <algorithm>
 
@@ -56,7 +55,7 @@ void Devices::note_memories(const recipe::Recipe& recipe) {
 void Devices::mark_dry_devices() {
   std::vector<bool> cuda;
   for (const at::Device memory : memories_) cuda.push_back(memory.is_cuda());
-  dry_cuda_ = std::make_shared<fused::DryCuda>(cuda);
+  dry_devices_ = std::make_shared<DryDevices>(cuda);
 }
 
 at::Device Devices::dry(at::Device device) const {

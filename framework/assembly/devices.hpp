@@ -3,20 +3,17 @@
 
 #include <assembly/device.hpp>
 #include <recipe/recipe.hpp>
+#include <trainer/sdk/dry_devices.hpp>
 
 #include <c10/core/Device.h>
 
 #include <memory>
 #include <vector>
 
-namespace trainer::fused {
-class DryCuda;
-}
-
 namespace trainer::assembly {
 
 /// One per process. A second one may live for a while, as to plan a changed recipe; the first then runs nothing on dry
-/// devices until the second is gone (fused::DryCuda).
+/// devices until the second is gone (DryDevices).
 class Devices {
  public:
   /// Opens them. `place` is that of this process among those that train together; it picks the devices of the process.
@@ -48,7 +45,7 @@ class Devices {
   bool open_ = false;
   distributed::Place place_;
   std::vector<at::Device> training_, memories_;
-  std::shared_ptr<const fused::DryCuda> dry_cuda_;  ///< which of the memories are CUDA's
+  std::shared_ptr<const DryDevices> dry_devices_;  ///< which of the memories are CUDA's
 };
 
 }  // namespace trainer::assembly

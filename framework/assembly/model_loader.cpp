@@ -70,9 +70,18 @@ std::unique_ptr<Model> ModelLoader::create(const LoadedModel& loaded, const std:
   });
 }
 
+void ModelLoader::make_adapter(LoadedModel& loaded) const {
+  const auto& chosen = components_.recipe().adapter;
+  if (!chosen || loaded.adapter) return;
+  MadeAdapter made = components_.adapter(loaded.lora_family, loaded.inventory.linears);
+  loaded.adapter = std::move(made.adapter);
+  loaded.adapter_kind = chosen->kind;
+  loaded.file_layers = std::move(made.file_layers);
+}
+
 std::vector<Linear> ModelLoader::adapted_layers(const LoadedModel& loaded) const {
   if (spec_.targets) return spec_.targets(*loaded.model, loaded.inventory);
-  return adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears);
+  return adapter::targeted(*loaded.adapter, *loaded.model, loaded.inventory.linears, loaded.file_layers);
 }
 
 void ModelLoader::cut(LoadedModel& loaded, const Cut& cut) const {
@@ -97,12 +106,13 @@ void ModelLoader::attach_adapter(LoadedModel& loaded, const LoadOptions& options
     loaded.trained = trained_parameters(loaded.inventory);
     return;
   }
-  if (!loaded.adapter) loaded.adapter = components_.adapter(loaded.lora_family, loaded.inventory.linears);
+  make_adapter(loaded);
   if (options.cut == nullptr) loaded.adapted = adapted_layers(loaded);
   if (options.weights == Weights::none) return;
+  const auto device_of = [&](const std::string& layer) { return loaded.devices.of(layer); };
   loaded.trained = plugin::guard(chosen->kind, "attach", [&] {
-    return adapter::inject(*loaded.adapter, loaded.adapted, spec_.seed,
-                           [&](const std::string& layer) { return loaded.devices.of(layer); });
+    return adapter::inject(*loaded.adapter, loaded.adapted, spec_.seed, device_of,
+                           dtype_of(components_.recipe().model.dtype));
   });
 }
 
@@ -126,7 +136,7 @@ LoadedModel ModelLoader::load(execution::MemoryStack memory, const LoadOptions& 
   loaded.model = create(loaded, config, headers);
   loaded.inventory = headers.inventory();
   if (options.cut != nullptr) {
-    if (recipe.adapter) loaded.adapter = components_.adapter(loaded.lora_family, loaded.inventory.linears);
+    make_adapter(loaded);
     cut(loaded, *options.cut);
   }
   loaded.parts = placement_request(*loaded.model, loaded.inventory, *loaded.source, build);

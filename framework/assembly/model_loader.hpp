@@ -1,7 +1,7 @@
 /// @file The one way from a model's files to a model that trains, draws, is planned or is proven.
 #pragma once
 
-#include <adapter/lora_file.hpp>
+#include <adapter/adapter_file.hpp>
 #include <assembly/components.hpp>
 #include <assembly/cut.hpp>
 #include <assembly/model_builder.hpp>
@@ -29,6 +29,8 @@ struct LoadedModel {
   Inventory inventory;
   LoraFamily lora_family = adapter::plain_family("this model");  ///< of the model's component
   std::unique_ptr<Adapter> adapter;                              ///< null: all parameters are trained
+  std::string adapter_kind;                                      ///< its component, "lora"
+  std::vector<std::string> file_layers;                          ///< of the file that the adapter starts from, if any
   std::vector<Linear> adapted;                                   ///< layers that carry the adapter
   std::vector<Parameter*> trained;                               ///< adapter parameters, or all of the model's
 };
@@ -79,6 +81,8 @@ class ModelLoader {
   /// Returns the text of config.json.
   std::string open_source(LoadedModel& loaded, const LoadOptions& options);
   std::unique_ptr<Model> create(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
+  /// Gives `loaded` the recipe's adapter, if there is one, not attached.
+  void make_adapter(LoadedModel& loaded) const;
   std::vector<Linear> adapted_layers(const LoadedModel& loaded) const;
   void cut(LoadedModel& loaded, const Cut& cut) const;
   void place(LoadedModel& loaded, const LoadOptions& options) const;

@@ -327,7 +327,7 @@ std::string check_content(assembly::Assembly& assembly, const CheckRequest& requ
 
 int command_check(const CheckRequest& request) {
   const distributed::Place place = distributed::find_place();
-  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  plugin::Loader plugins(request.plugins);
   Findings findings(request.recipe.positions);
   const std::unique_ptr<assembly::Assembly> made =
       assemble(request, as_resumed(request, plugins), plugins, place, findings);

@@ -93,7 +93,7 @@ void print_other(const ExplainRequest& request, assembly::Assembly& assembly) {
 }  // namespace
 
 int command_explain(const ExplainRequest& request) {
-  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  plugin::Loader plugins(request.plugins);
   assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries);
   const recipe::Recipe& recipe = assembly.recipe;
   const int64_t factor = recipe.pictures() ? assembly.encoders.spatial_factor() : 1;

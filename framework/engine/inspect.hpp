@@ -13,8 +13,8 @@ namespace trainer::engine {
 
 using Json = nlohmann::ordered_json;
 
-/// Adds what a LoRA file is: family, format, readers, layers, ranks, alpha; or, when no plugin knows its layers, why.
-/// False, and nothing added, for a file that is no LoRA.
+/// Adds what a file of an adapter is: family, format, readers, layers and, of a LoRA, ranks and alpha; or, when no
+/// plugin knows its layers, why. False, and nothing added, for a file that is not an adapter.
 bool inspect_lora(Json& json, const weights::ModelFiles& files, plugin::Loader& loader);
 
 /// Adds which model plugin recognises the tensors, what it says of them and which programs read them. False, and why

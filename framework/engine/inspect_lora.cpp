@@ -1,4 +1,3 @@
-#include <adapter/lora_file.hpp>
 #include <assembly/lora_families.hpp>
 #include <engine/inspect.hpp>
 #include <trainer/sdk/error.hpp>
@@ -10,22 +9,35 @@ namespace trainer::engine {
 namespace {
 
 /// Ranks, alphas and layers as they apply: fused layers parted, what was folded into B taken out.
-void add_layers(Json& json, const assembly::KnownLora& known) {
+void add_pairs(Json& json, const adapter::LoraFile& lora) {
   std::set<int64_t> ranks;
   std::set<double> alphas;
-  for (const LoraLayer& layer : known.lora.layers) {
+  for (const adapter::LoraLayer& layer : lora.layers) {
     ranks.insert(layer.rank());
     alphas.insert(layer.alpha);
   }
-  json["layers"] = known.lora.layers.size();
+  json["layers"] = lora.layers.size();
   json["ranks"] = ranks;
   json["alphas"] = alphas;
-  json["alpha"] = known.lora.alpha;
-  if (known.lora.step) json["step"] = *known.lora.step;
+  json["alpha"] = lora.alpha;
+  if (lora.step) json["step"] = *lora.step;
   json["trains"] = Json::array();
-  for (const LoraLayer& layer : known.lora.layers)
+  for (const adapter::LoraLayer& layer : lora.layers)
     json["trains"].push_back(layer.layer + "  " + std::to_string(layer.up.size(0)) + " x " +
                              std::to_string(layer.down.size(1)) + ", rank " + std::to_string(layer.rank()));
+}
+
+/// Of an adapter that is no LoRA: its layers with their tensors.
+void add_tensors(Json& json, const adapter::ReadAdapter& read) {
+  json["layers"] = read.file.layers.size();
+  if (read.step) json["step"] = *read.step;
+  json["trains"] = Json::array();
+  for (const auto& [layer, tensors] : read.file.layers) {
+    std::string parts;
+    for (const auto& [end, tensor] : tensors)
+      parts += (parts.empty() ? "  " : ", ") + end + " " + shape_text(tensor.sizes().vec());
+    json["trains"].push_back(layer + parts);
+  }
 }
 
 /// Without a family: what the keys alone say.
@@ -48,17 +60,27 @@ void add_keys(Json& json, const weights::TensorFile& file) {
 }  // namespace
 
 bool inspect_lora(Json& json, const weights::ModelFiles& files, plugin::Loader& loader) {
-  if (files.files().size() != 1 || !adapter::is_lora(files.files().front())) return false;
+  const std::vector<adapter::AdapterKind> kinds = assembly::adapter_kinds(loader.found());
+  if (files.files().size() != 1 || !adapter::is_adapter(files.files().front(), kinds)) return false;
   const weights::TensorFile& file = files.files().front();
   try {
-    const assembly::KnownLora known = assembly::open_lora(loader, file);
-    json["what"] = "LoRA for " + known.family.name + " (model plugin \"" + known.model + "\")";
-    json["format"] = known.lora.format;
+    const assembly::KnownAdapter known = assembly::open_adapter(loader, file);
+    const adapter::ReadAdapter& read = known.adapter;
+    const std::string what = read.lora ? "LoRA" : "adapter \"" + read.kind + "\"";
+    json["what"] = what + " for " + known.family.name + " (model plugin \"" + known.model + "\")";
+    json["format"] = read.format;
     const auto& formats = known.family.formats;
     const auto it = std::find_if(formats.begin(), formats.end(),
-                                 [&](const LoraFormat& format) { return format.name == known.lora.format; });
-    json["read_by"] = it != formats.end() ? "trainer, " + it->readers : "trainer; `trainer export` makes others of it";
-    add_layers(json, known);
+                                 [&](const LoraFormat& format) { return format.name == read.format; });
+    if (!read.lora)
+      json["read_by"] = "trainer with this adapter's plugin";
+    else
+      json["read_by"] =
+          it != formats.end() ? "trainer, " + it->readers : "trainer; `trainer export` makes others of it";
+    if (read.lora)
+      add_pairs(json, *read.lora);
+    else
+      add_tensors(json, read);
   } catch (const Error& error) {
     const auto family = assembly::family_of_names(loader, file);
     json["what"] =

@@ -246,7 +246,7 @@ std::vector<double> speeds_of(const PlanRequest& request, std::size_t devices) {
 }  // namespace
 
 int command_plan(const PlanRequest& request) {
-  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  plugin::Loader plugins(request.plugins);
   assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.ranks);
   if (const auto chosen = planning::choose_strategies(assembly); chosen && !request.json)
     std::printf("%s\n", planner::describe(*chosen).c_str());

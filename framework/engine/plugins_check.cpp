@@ -1,6 +1,6 @@
 /// @file `trainer plugins check FILE`: loads one plugin as a run would, runs its cells of the equivalence matrix, and
 /// notes in the user's folder what passed.
-#include <assembly/components.hpp>
+#include <assembly/device.hpp>
 #include <base/log.hpp>
 #include <base/printable.hpp>
 #include <engine/commands.hpp>
@@ -26,8 +26,8 @@ plugin::Loader loader_for(const plugin::Manifest& manifest, const PluginsCheckRe
   const bool known =
       std::any_of(folders.begin(), folders.end(), [&](const auto& place) { return place.folder == home; });
   if (!known) folders.insert(folders.begin(), {home, "the plugin's folder"});
-  plugin::Loader loader = assembly::open_plugins(folders);
-  plugin::register_builtin(loader.registry(), prove::register_conformance_model);
+  plugin::Loader loader(folders);
+  prove::add_conformance_model(loader.registry());
   return loader;
 }
 

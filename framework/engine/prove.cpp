@@ -110,7 +110,7 @@ void note_attestation(prove::Proof& proof, const identity::Strangers& strangers,
 }  // namespace
 
 int command_prove(const ProveRequest& request) {
-  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  plugin::Loader plugins(request.plugins);
   assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries);
   const recipe::Recipe& recipe = assembly.recipe;
   std::string notes;

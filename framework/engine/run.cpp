@@ -27,7 +27,7 @@ int command_cache(const RankedRequest& request) {
   preparation::Prepared prepared;
   std::string folder;
   ranks.together([&] {
-    plugin::Loader plugins = assembly::open_plugins(request.plugins);
+    plugin::Loader plugins(request.plugins);
     assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries, member.place);
     folder = assembly.recipe.cache.folder;
     preparation::agree(assembly, ranks);

@@ -6,6 +6,7 @@
 #include <base/log.hpp>
 #include <checkpoint/signals.hpp>
 #include <host/host.hpp>
+#include <identity/identities.hpp>
 #include <planning/plan_for_run.hpp>
 #include <run/announce.hpp>
 #include <run/checkpoints.hpp>
@@ -114,7 +115,7 @@ void stop(Parts& parts) {
 
 bool run_recipe(const RunRequest& request, const Member& member, distributed::Group& ranks) {
   // Plugins: manifests are read. A library is opened when the recipe's component is made.
-  plugin::Loader plugins = assembly::open_plugins(request.plugins);
+  plugin::Loader plugins(request.plugins);
   // The recipe and its parts: devices, components (model, memory strategies, placement, ...), encoders, the loader of
   // the model. With --resume-with checkpoint, the recipe is the one that the checkpoint was trained with.
   assembly::Assembly assembly(resumed_recipe(request, plugins), plugins, request.libraries, member.place);

@@ -64,7 +64,7 @@ bool only_reordered(const recipe::Recipe& before, const recipe::Recipe& now) {
     std::sort(list.begin(), list.end());
     return list;
   };
-  if (!before.adapter || !now.adapter || before.adapter->kind != "lora" || now.adapter->kind != "lora") return false;
+  if (!before.adapter || !now.adapter || before.adapter->kind != now.adapter->kind) return false;
   const std::vector<std::string> list = patterns(now);
   return !list.empty() && patterns(before) == list;
 }

@@ -4,6 +4,15 @@
 #include <set>
 
 namespace trainer::prove {
+namespace {
+
+/// Whether it comes with the program.
+bool is_own(const plugin::Loader& loader, const std::string& kind, const std::string& name) {
+  const plugin::Manifest* manifest = plugin::find_manifest(loader.found().manifests, kind, name);
+  return manifest != nullptr && plugin::is_own(*manifest);
+}
+
+}  // namespace
 
 std::vector<std::string> components(plugin::Loader& loader, const std::string& kind) {
   std::set<std::string> names;
@@ -29,7 +38,8 @@ std::string objective_beside(const plugin::Loader& loader, const std::string& mo
 std::vector<Setting> settings_of(plugin::Loader& loader, const Subject& subject) {
   std::vector<std::string> adapters = components(loader, "adapter");
   // The program's own first: tests name settings by their place.
-  std::stable_partition(adapters.begin(), adapters.end(), [](const std::string& name) { return name == "lora"; });
+  std::stable_partition(adapters.begin(), adapters.end(),
+                        [&](const std::string& name) { return is_own(loader, "adapter", name); });
   std::vector<Setting> list;
   for (const std::string& adapter : adapters)
     for (Setting setting : all_settings(subject)) {

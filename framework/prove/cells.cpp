@@ -18,19 +18,10 @@ namespace {
 constexpr uint64_t kSeed = 11;
 constexpr int64_t kSamples = 3;
 
-const recipe::ComponentSchema* schema_of(const plugin::Loader& loader, const std::string& kind,
-                                         const std::string& name) {
-  for (const plugin::Manifest& manifest : loader.found().manifests)
-    if (manifest.schema.kind == kind && manifest.schema.name == name) return &manifest.schema;
-  for (const recipe::ComponentSchema& schema : recipe::builtin_components())
-    if (schema.kind == kind && schema.name == name) return &schema;
-  return nullptr;
-}
-
 /// The component's defaults; none for what has no manifest (built in for proofs).
 Options options_of(const plugin::Loader& loader, const std::string& kind, const std::string& name) {
-  const recipe::ComponentSchema* schema = schema_of(loader, kind, name);
-  return schema == nullptr ? Options(name, {}) : recipe::default_options(*schema);
+  const plugin::Manifest* manifest = plugin::find_manifest(loader.found().manifests, kind, name);
+  return manifest == nullptr ? Options(name, {}) : recipe::default_options(manifest->schema);
 }
 
 Options changed(Options options, const Table& changes) {
@@ -198,7 +189,8 @@ execution::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::s
 
 recipe::Tolerance tolerance_of(plugin::Loader& loader, const std::vector<std::string>& names) {
   for (const std::string& name : packing(loader, names))
-    if (const recipe::ComponentSchema* schema = schema_of(loader, "memory", name)) return schema->tolerance;
+    if (const auto* manifest = plugin::find_manifest(loader.found().manifests, "memory", name))
+      return manifest->schema.tolerance;
   return {0, 0};
 }
 

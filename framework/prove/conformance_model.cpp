@@ -137,12 +137,12 @@ Miniature miniature() {
 
 }  // namespace
 
-void register_conformance_model(Registrar& registrar) {
-  registrar.add(ModelComponent{"conformance",
-                               [](const ModelContext& context) -> std::unique_ptr<Model> {
-                                 return std::make_unique<ConformanceModel>(context.build);
-                               },
-                               nullptr, miniature});
+void add_conformance_model(plugin::Registry& registry) {
+  registry.models.emplace("conformance", ModelComponent{"conformance",
+                                                        [](const ModelContext& context) -> std::unique_ptr<Model> {
+                                                          return std::make_unique<ConformanceModel>(context.build);
+                                                        },
+                                                        nullptr, miniature});
 }
 
 }  // namespace trainer::prove

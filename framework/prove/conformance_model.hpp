@@ -3,11 +3,11 @@
 /// two-stream block feeds nothing with its text half but the join, and its prologue trains what all blocks share.
 #pragma once
 
-#include <trainer/sdk/registrar.hpp>
+#include <plugin/registry.hpp>
 
 namespace trainer::prove {
 
-/// Registers the model "conformance", with its miniature. Inputs: latents, timestep, prompt_embeds [L, 12].
-void register_conformance_model(Registrar& registrar);
+/// Adds the model "conformance", with its miniature. Inputs: latents, timestep, prompt_embeds [L, 12].
+void add_conformance_model(plugin::Registry& registry);
 
 }  // namespace trainer::prove

@@ -1,4 +1,5 @@
-#include <ATen/core/Tensor.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <adapter/inject.hpp>
 #include <assembly/random_source.hpp>
@@ -53,27 +54,69 @@ void check_model(plugin::Loader& loader, const plugin::Manifest& manifest, const
   add(cells, check_failures(loader, settings[1], {}));
 }
 
-/// What an adapter does to a layer: nothing when it is off, finite gradients, an export of finite numbers.
-void check_adapter_layer(plugin::Loader& loader, const plugin::Manifest& manifest, PluginCells& cells) {
-  const std::string& name = manifest.schema.name;
-  const Options options = recipe::default_options(manifest.schema);
-  const auto adapter =
-      plugin::guard(name, "create", [&] { return loader.registry().adapters.find(name)->second.create(options); });
-  constexpr int64_t kIn = 12, kOut = 20, kRows = 6;
+constexpr int64_t kIn = 12, kOut = 20, kRows = 6;
+
+/// A layer for an adapter.
+Linear frozen_layer() {
   auto state = std::make_shared<LinearState>();
   state->name = "layer";
   state->in = kIn;
   state->out = kOut;
   state->frozen = std::make_shared<DenseWeight>(assembly::random_weight(1, "layer.weight", {kOut, kIn}));
-  const Linear layer(state);
+  return Linear(state);
+}
+
+std::unique_ptr<Adapter> make_adapter(plugin::Loader& loader, const plugin::Manifest& manifest, bool from_file) {
+  const std::string& name = manifest.schema.name;
+  const Options options = recipe::default_options(manifest.schema, from_file);
+  return plugin::guard(name, "create", [&] { return loader.registry().adapters.find(name)->second.create(options); });
+}
+
+/// An adapter starts from what it exports: the same output, up to the rounding of a scale that is folded in.
+void check_adapter_file(plugin::Loader& loader, const plugin::Manifest& manifest, PluginCells& cells) {
+  const std::string& name = manifest.schema.name;
+  const std::vector<std::string>& ends = manifest.schema.tensors;
+  if (ends.empty()) {
+    cells.facts.emplace_back("its manifest lists no tensors: no command reads what it exports");
+    return;
+  }
+  const Linear layer = frozen_layer(), again = frozen_layer();
+  const at::Tensor x = assembly::random_weight(1, "input", {kRows, kIn}), plain = layer(x);
+  const at::NoGradGuard no_grad;
+  const auto first = make_adapter(loader, manifest, /*from_file=*/false);
+  for (Parameter* parameter : adapter::inject(*first, std::vector{layer}, /*seed=*/1, at::kCPU))
+    parameter->value().add_(assembly::random_weight(2, parameter->name(), parameter->value().sizes().vec()));
+  AdapterFile file{{}, plugin::guard(name, "metadata", [&] { return first->metadata(); })};
+  for (const auto& [key, tensor] : first->export_layer(layer.state())) {
+    const std::string end = key.substr(std::min(key.size(), layer.name().size() + 1));
+    if (std::find(ends.begin(), ends.end(), end) == ends.end())
+      throw PluginError(name, "export_layer", "\"" + key + "\" ends in nothing that \"tensors\" in its manifest lists");
+    file.layers[layer.name()][end] = tensor;
+  }
+  const auto second = make_adapter(loader, manifest, /*from_file=*/true);
+  plugin::guard(name, "start_from", [&] { second->start_from(std::move(file)); });
+  plugin::guard(name, "attach", [&] { adapter::inject(*second, std::vector{again}, /*seed=*/2, at::kCPU); });
+  const at::Tensor y = layer(x), difference = again(x) - y;
+  constexpr double kFolded = 1e-4;
+  if (!(difference.norm().item<double>() <= kFolded * (y - plain).norm().item<double>()))
+    throw PluginError(name, "start_from", "a layer with the values of its export computes something else");
+  cells.facts.emplace_back("it starts from what it exports");
+}
+
+/// What an adapter does to a layer: nothing when it is off, finite gradients, an export of finite numbers.
+void check_adapter_layer(plugin::Loader& loader, const plugin::Manifest& manifest, PluginCells& cells) {
+  const std::string& name = manifest.schema.name;
+  const auto adapter = make_adapter(loader, manifest, /*from_file=*/false);
+  const Linear layer = frozen_layer();
+  LinearState& state = layer.state();
   const at::Tensor x = assembly::random_weight(1, "input", {kRows, kIn}), plain = layer(x);
   const auto trained = plugin::guard(
       name, "attach", [&] { return adapter::inject(*adapter, std::vector{layer}, /*seed=*/1, at::kCPU); });
   if (trained.empty()) throw PluginError(name, "attach", "the adapter has no trained parameters");
-  state->adapter_enabled = false;
+  state.adapter_enabled = false;
   if (!layer(x).equal(plain))
     throw PluginError(name, "apply", "a layer whose adapter is off does not compute what it computes without one");
-  state->adapter_enabled = true;
+  state.adapter_enabled = true;
   const at::Tensor y = plugin::guard(name, "apply", [&] { return layer(x); });
   if (y.sizes() != plain.sizes() || y.scalar_type() != plain.scalar_type())
     throw PluginError(name, "apply", "the output has another shape or dtype than the layer's");
@@ -82,7 +125,7 @@ void check_adapter_layer(plugin::Loader& loader, const plugin::Manifest& manifes
   for (const Parameter* parameter : trained)
     if (const at::Tensor& grad = parameter->value().grad(); grad.defined() && !at::isfinite(grad).all().item<bool>())
       throw PluginError(name, "apply", "the gradient of " + parameter->name() + " is not finite");
-  const NamedTensors exported = plugin::guard(name, "export_layer", [&] { return adapter->export_layer(*state); });
+  const NamedTensors exported = plugin::guard(name, "export_layer", [&] { return adapter->export_layer(state); });
   if (exported.empty()) throw PluginError(name, "export_layer", "nothing is exported of a layer");
   for (const auto& [key, tensor] : exported) {
     if (!key.starts_with("layer."))
@@ -151,7 +194,10 @@ PluginCells check_plugin(plugin::Loader& loader, const plugin::Manifest& manifes
   const at::Device device = devices.front();
   if (kind == "memory") check_memory(loader, manifest.schema.name, device, cells);
   if (kind == "model") check_model(loader, manifest, model_folder, device, cells);
-  if (kind == "adapter") check_adapter_layer(loader, manifest, cells);
+  if (kind == "adapter") {
+    check_adapter_layer(loader, manifest, cells);
+    check_adapter_file(loader, manifest, cells);
+  }
   if (kind == "adapter" || kind == "objective") check_with(loader, manifest, device, cells);
   if (kind == "placement") check_placement(loader, manifest.schema.name, devices, cells);
   return cells;

@@ -1,16 +1,14 @@
 #include <ATen/core/Tensor.h>
-#include <adapter/lora.hpp>
-#include <adapter/lora_file.hpp>
+#include <adapter/inject.hpp>
+#include <plugin/guard.hpp>
 #include <run/export.hpp>
+#include <trainer/sdk/names.hpp>
 #include <weights/convert.hpp>
 #include <weights/write.hpp>
-
-#include <map>
 
 namespace trainer::run {
 namespace {
 
-constexpr std::string_view kDown = ".lora_A.weight", kUp = ".lora_B.weight";
 using Pairs = std::vector<std::pair<std::string, at::Tensor>>;
 
 Pairs model_tensors(const assembly::LoadedModel& loaded) {
@@ -24,30 +22,16 @@ Pairs model_tensors(const assembly::LoadedModel& loaded) {
   return tensors;
 }
 
-Pairs adapter_tensors(const assembly::LoadedModel& loaded) {
-  Pairs tensors;
+AdapterFile exported(const assembly::LoadedModel& loaded) {
+  AdapterFile file{{}, loaded.adapter->metadata()};
   for (const Linear& layer : loaded.adapted)
-    for (auto& [name, tensor] : loaded.adapter->export_layer(layer.state())) tensors.emplace_back(name, tensor);
-  return tensors;
-}
-
-/// The pairs of a LoRA; empty when the adapter is of another kind.
-std::vector<LoraLayer> lora_layers(const Pairs& tensors) {
-  std::map<std::string, LoraLayer> layers;
-  for (const auto& [name, tensor] : tensors) {
-    const bool down = name.ends_with(kDown);
-    if (!down && !name.ends_with(kUp)) return {};
-    const std::string layer = name.substr(0, name.size() - (down ? kDown : kUp).size());
-    layers[layer].layer = layer;
-    (down ? layers[layer].down : layers[layer].up) = tensor;
-  }
-  std::vector<LoraLayer> list;
-  for (auto& [name, layer] : layers) {
-    if (!layer.down.defined() || !layer.up.defined()) return {};
-    layer.alpha = static_cast<double>(layer.rank());
-    list.push_back(std::move(layer));
-  }
-  return list;
+    for (auto& [name, tensor] : loaded.adapter->export_layer(layer.state())) {
+      if (!name.starts_with(layer.name() + "."))
+        throw Error(ExitCode::plugin_rejected, "the adapter exports " + quote_name(name) + " for the layer " +
+                                                   quote_name(layer.name()) + ", with whose name it does not begin");
+      file.layers[layer.name()][name.substr(layer.name().size() + 1)] = tensor;
+    }
+  return file;
 }
 
 void write_tensors(const std::filesystem::path& file, const Pairs& tensors, int64_t step) {
@@ -66,30 +50,21 @@ std::filesystem::path export_trained(const assembly::LoadedModel& loaded, const 
     write_tensors(file, model_tensors(loaded), step);
     return file;
   }
-  const LoraFormat& format = loaded.lora_family.formats.front();
-  Pairs tensors = adapter_tensors(loaded);
-  adapter::LoraFile lora{lora_layers(tensors), format.name, {}, step};
-  if (!lora.layers.empty()) {
-    adapter::write_lora(file, lora, loaded.lora_family, format);
-  } else {  // an adapter of a plugin that is no LoRA: as it names its tensors
-    for (auto& [name, tensor] : tensors) name.insert(0, format.prefix);
-    write_tensors(file, tensors, step);
-  }
+  const AdapterFile adapter = exported(loaded);
+  adapter::write_adapter(file, adapter, loaded.adapter_kind, loaded.lora_family,
+                         adapter::format_of_run(adapter, loaded.lora_family), step);
   return file;
 }
 
-std::vector<LoraLayer> lora_for(const assembly::LoadedModel& outline, const std::filesystem::path& path) {
-  adapter::LoraFile lora = adapter::read_lora(path, outline.lora_family);
-  adapter::check_layers(path.string(), lora.layers, outline.inventory.linears);
-  return std::move(lora.layers);
-}
-
-void apply_lora(assembly::LoadedModel& loaded, const std::vector<LoraLayer>& lora) {
-  std::map<std::string_view, const LoraLayer*> layers;
-  for (const LoraLayer& layer : lora) layers.emplace(layer.layer, &layer);
+void apply_adapter(assembly::LoadedModel& loaded, Adapter& made, const adapter::ReadAdapter& read, at::ScalarType dtype) {
+  plugin::guard(read.kind, "start_from", [&] { made.start_from(read.file); });
+  std::vector<Linear> layers;
   for (const Linear& linear : loaded.inventory.linears)
-    if (const auto it = layers.find(linear.name()); it != layers.end())
-      linear.state().adapter = adapter::frozen_lora(*it->second, loaded.devices.of(linear.name()));
+    if (read.file.layers.contains(linear.name())) layers.push_back(linear);
+  const auto device_of = [&](const std::string& layer) { return loaded.devices.of(layer); };
+  const std::vector<Parameter*> values =
+      plugin::guard(read.kind, "attach", [&] { return adapter::inject(made, layers, /*seed=*/0, device_of, dtype); });
+  for (Parameter* parameter : values) parameter->value().requires_grad_(false);
 }
 
 }  // namespace trainer::run

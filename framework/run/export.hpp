@@ -1,26 +1,22 @@
-/// @file What a run hands to other programs: the trained adapter (or model) as one safetensors file; and LoRA files put
-/// onto a model. The formats are adapter/lora_file.hpp's.
+/// @file What a run hands to other programs: the trained adapter (or model) as one safetensors file; and adapter
+/// files put onto a model. The formats are adapter/adapter_file.hpp's.
 #pragma once
 
+#include <adapter/adapter_file.hpp>
 #include <assembly/assemble.hpp>
 
 #include <filesystem>
-#include <string>
-#include <vector>
 
 namespace trainer::run {
 
-/// Writes `file` and returns it: an adapter in the first format of the model's family (for FLUX.2 the one most programs
-/// read: diffusers' names, alpha folded into B), or the trained weights in the dtypes of the original. Throws Error:
-/// non_finite (nothing is written), io.
+/// Writes `file` and returns it: an adapter as format_of_run says (for FLUX.2 the format that most programs read:
+/// diffusers' names, alpha folded into B), or the trained weights in the dtypes of the original. Throws Error:
+/// non_finite (nothing is written), plugin_rejected for a tensor that is not named after its layer, io.
 std::filesystem::path export_trained(const assembly::LoadedModel& loaded, const std::filesystem::path& file,
                                      int64_t step);
 
-/// A LoRA of any format of the model's family, for a model of which the outline is enough. Throws Error (bad_input),
-/// see read_lora and check_layers.
-std::vector<LoraLayer> lora_for(const assembly::LoadedModel& outline, const std::filesystem::path& file);
-
-/// Puts a LoRA onto a model loaded for sampling.
-void apply_lora(assembly::LoadedModel& loaded, const std::vector<LoraLayer>& lora);
+/// Hangs an adapter out of a file on a model that is loaded for sampling. `made` takes the file's values; nothing is
+/// trained. `dtype` is the model's compute dtype.
+void apply_adapter(assembly::LoadedModel& loaded, Adapter& made, const adapter::ReadAdapter& read, at::ScalarType dtype);
 
 }  // namespace trainer::run

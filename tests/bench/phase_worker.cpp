@@ -54,7 +54,7 @@ class Phases {
   explicit Phases(const nlohmann::json& settings)
       : folder_(settings.at("folder").get<std::string>()),
         captions_(lines_of(settings.at("captions"))),
-        plugins_(assembly::open_plugins(plugins_of(settings))),
+        plugins_(plugins_of(settings)),
         assembly_(recipe_of(settings, plugins_), plugins_,
                   {.libtorch = settings.at("libtorch").get<std::string>(), .nccl = {}}),
         console_(preparation::console_options(/*quiet=*/true)),

@@ -3,7 +3,6 @@
 
 #include <adapter/inject.hpp>
 #include <nlohmann/json.hpp>
-#include <objective/flow_matching.hpp>
 #include <recipe/default_options.hpp>
 #include <support/device.hpp>
 #include <weights/model_files.hpp>
@@ -68,8 +67,8 @@ Options objective_options() {
 
 Setup::Setup(const nlohmann::json& settings)
     : device_(testing::open_device(settings.at("device"), "device")), loader_(folders_of(settings)) {
-  plugin::register_builtin(loader_.registry(), adapter::register_lora);
-  plugin::register_builtin(loader_.registry(), objective::register_flow_matching);
+  loader_.require("adapter", "lora");
+  loader_.require("objective", "flow_matching");
   load_strategies(settings);
   build_model(settings);
   const std::vector<Parameter*> trained = add_adapter(*model_, settings.at("rank"));

@@ -2,7 +2,6 @@
 /// sides: model, adapter and strategies come from the plugins of the build, the data is synthetic.
 #pragma once
 
-#include <adapter/lora.hpp>
 #include <optim/adamw.hpp>
 #include <plugin/loader.hpp>
 #include <assembly/model_builder.hpp>

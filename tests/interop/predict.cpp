@@ -4,6 +4,7 @@
 #include <flux2/layout.hpp>
 #include <flux2/lora_family.hpp>
 #include <flux2/model.hpp>
+#include <lora/lora.hpp>
 #include <sampling/sample.hpp>
 #include <run/export.hpp>
 #include <execution/forward.hpp>
@@ -34,7 +35,11 @@ void predict(const std::string& model, const std::string& lora, const std::strin
   loaded.model = std::make_unique<flux2::Flux2Model>(ModelContext{options, *loaded.source, config, builder});
   loaded.inventory = builder.inventory();
   loaded.lora_family = flux2::lora_family();
-  if (lora != "none") run::apply_lora(loaded, run::lora_for(loaded, lora));
+  const auto adapter = trainer::lora::make_lora(
+      Options("adapter", Table{{"init", {std::string("file")}}, {"targets", {std::string("default")}}}));
+  if (lora != "none")
+    run::apply_adapter(loaded, *adapter, adapter::as_adapter(adapter::read_lora(lora, loaded.lora_family), "lora"),
+                         at::kFloat);
   const weights::TensorFile file(inputs, {weights::Profile::strict, weights::ReadMode::copy});
   NamedTensors tensors;
   for (const std::string& name : file.names()) tensors[name] = file.read(name);

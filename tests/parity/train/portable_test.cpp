@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <adapter/inject.hpp>
-#include <adapter/lora_file.hpp>
 #include <support/components.hpp>
 #include <run/export.hpp>
 #include <execution/forward.hpp>
@@ -12,6 +11,19 @@
 
 namespace trainer::parity {
 namespace {
+
+adapter::ReadAdapter lora_in(const assembly::LoadedModel& loaded, const std::filesystem::path& file) {
+  return adapter::as_adapter(adapter::read_lora(file, loaded.lora_family), "lora");
+}
+
+/// A LoRA that takes all from its file.
+std::unique_ptr<Adapter> lora_of_file() {
+  return testing::lora({{"rank", {}}, {"alpha", {}}, {"init", {std::string("file")}}});
+}
+
+void apply(assembly::LoadedModel& loaded, const std::filesystem::path& file) {
+  run::apply_adapter(loaded, *lora_of_file(), lora_in(loaded, file), at::kFloat);
+}
 
 class Portable : public ::testing::TestWithParam<std::filesystem::path> {
  protected:
@@ -76,7 +88,7 @@ TEST_P(Portable, ProbesWithTheReferenceAdapter) {
 TEST_P(Portable, FileOfDiffusersLoadsBack) {
   for (const std::string kind : {"default", "all_linears"}) {
     assembly::LoadedModel loaded = load_transformer(GetParam());
-    run::apply_lora(loaded, run::lora_for(loaded, reference_file(kind)));
+    apply(loaded, reference_file(kind));
     EXPECT_LE(
         measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
         1e-5);
@@ -87,10 +99,11 @@ TEST_P(Portable, FileOfDiffusersLoadsBack) {
 TEST_P(Portable, StartingFromAFileGivesItsPrediction) {
   for (const std::string kind : {"default", "all_linears"}) {
     assembly::LoadedModel applied = load_transformer(GetParam()), started = load_transformer(GetParam());
-    run::apply_lora(applied, run::lora_for(applied, reference_file(kind)));
-    started.adapter = testing::lora({{"rank", {}}, {"alpha", {}}, {"init", {std::string("file")}}});
-    started.adapter->start_from(adapter::read_lora(reference_file(kind), started.lora_family).layers);
-    started.adapted = adapter::targeted(*started.adapter, *started.model, started.inventory.linears);
+    apply(applied, reference_file(kind));
+    started.adapter = lora_of_file();
+    const adapter::ReadAdapter read = lora_in(started, reference_file(kind));
+    started.adapter->start_from(read.file);
+    started.adapted = adapter::targeted(*started.adapter, *started.model, started.inventory.linears, read.layers());
     started.trained = adapter::inject(*started.adapter, started.adapted, 1, at::kCPU);
     EXPECT_EQ(started.trained.size(), 2 * started.adapted.size());
     EXPECT_TRUE(test::same_bits(prediction(applied), prediction(started))) << kind;

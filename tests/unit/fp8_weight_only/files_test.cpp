@@ -7,7 +7,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
-#include <fp8_weight_only/dequantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/weight_scales.hpp>
 
@@ -21,6 +21,8 @@
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::fp8_options;
 using testing::open_model;

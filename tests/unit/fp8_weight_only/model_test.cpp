@@ -2,7 +2,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <fp8_weight_only/dequantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <support/parity.hpp>
@@ -14,6 +14,8 @@
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::fp8_options;
 using testing::open_model;

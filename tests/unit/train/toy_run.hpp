@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <objective/flow_matching.hpp>
 #include <optional>
 #include <string>
 #include <support/components.hpp>
