@@ -97,7 +97,7 @@ TEST_P(Matrix, EveryTrainedTensorLearns) {
   EXPECT_EQ(still, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(matrix_settings(testing::whole())),
+INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(testing::share_of(matrix_settings(testing::whole()))),
                          [](const auto& info) { return word_of(info.param); });
 
 /// Every two choices that meet in the whole matrix meet in the quick one.

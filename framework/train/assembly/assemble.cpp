@@ -118,6 +118,8 @@ Assembly::Assembly(const Request& request, Use use, const distributed::Place& pl
     : use_(use), loader_(make_loader(request)), place_(place) {
   recipe_ = recipe::load(request.recipe, request.overrides, plugin::schemas(loader_.found()),
                          {.paths_must_exist = use == Use::run});
+  open_device_library(device_names(), recipe_.placement.position.text() + ": placement.devices", request.plugins,
+                      recipe_.placement.simulated_bytes());
   devices_ = parse_devices(recipe_.placement.devices, recipe_.placement.position.text() + ": placement.devices");
   share_ = share_among(recipe_, place);
   matmul::use(recipe_.train.matmul == "auto"     ? matmul::suited()
@@ -131,11 +133,15 @@ Assembly::Assembly(const Request& request, Use use, const distributed::Place& pl
   note_memories();
 }
 
-std::vector<at::Device> Assembly::named_devices() const {
+std::vector<std::string> Assembly::device_names() const {
   std::vector<std::string> names = recipe_.placement.devices;
   for (const recipe::Component* encoder : {&recipe_.text_encoder, &recipe_.autoencoder})
     if (!encoder->device.empty()) names.push_back(encoder->device);
-  return parse_devices(names, recipe_.placement.position.text() + ": placement.devices");
+  return names;
+}
+
+std::vector<at::Device> Assembly::named_devices() const {
+  return parse_devices(device_names(), recipe_.placement.position.text() + ": placement.devices");
 }
 
 void Assembly::note_memories() {

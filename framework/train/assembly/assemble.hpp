@@ -135,6 +135,7 @@ class Assembly {
   std::unique_ptr<Autoencoder> create_autoencoder(bool on_shapes);
   std::unique_ptr<Model> create_model(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
   /// All that the recipe names.
+  [[nodiscard]] std::vector<std::string> device_names() const;
   [[nodiscard]] std::vector<at::Device> named_devices() const;
   void note_memories();
   PlacementPlan plan_placement(const PlacementRequest& request);

@@ -139,6 +139,7 @@ int command_plugins_check(const Request& request) {
     if (found.file == manifest.file) manifest = found;  // knows whether it came with the program
   std::vector<at::Device> devices{at::kCPU};
   if (!request.devices.empty()) {
+    open_device_library(request.devices, "--device", request.plugins);
     devices = parse_devices(request.devices, "--device");
     open_devices(devices, request);
   }

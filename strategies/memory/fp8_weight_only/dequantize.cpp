@@ -4,6 +4,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <c10/util/Float8_e4m3fn.h>
@@ -110,6 +111,9 @@ at::Tensor dequantize(const Packed& packed, at::ScalarType dtype) {
 }
 
 bool on_cpu(const at::Tensor& tensor) {
+  // A simulated device runs operators that it does not know on the CPU.
+  if (tensor.is_privateuseone())
+    return c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(c10::DispatchKey::PrivateUse1);
   return tensor.is_cpu() || (tensor.is_meta() && !eight_bits::has_kernels(tensor));
 }
 

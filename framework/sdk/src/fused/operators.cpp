@@ -32,6 +32,7 @@ void install_operators() {
     install_low_rank(*made);
     install_modulated_norm(*made);
     install_norm_rope(*made);
+    install_products(*made);
     install_swiglu(*made);
     return made;
   }();

@@ -28,6 +28,7 @@ void install_gated_residual(torch::Library& library);
 void install_low_rank(torch::Library& library);
 void install_modulated_norm(torch::Library& library);
 void install_norm_rope(torch::Library& library);
+void install_products(torch::Library& library);
 void install_swiglu(torch::Library& library);
 
 /// A tensor whose last dimension lies dense and whose other dimensions are one sequence of rows; a copy if need be.

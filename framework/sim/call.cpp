@@ -1,4 +1,4 @@
-#include "call.hpp"
+#include <sim/call.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
@@ -7,9 +7,9 @@
 
 #include <cstring>
 
-#include "clock.hpp"
-#include "device.hpp"
-#include "memory.hpp"
+#include <sim/clock.hpp>
+#include <sim/device.hpp>
+#include <sim/memory.hpp>
 
 namespace trainer::sim {
 namespace {
