@@ -35,7 +35,7 @@ std::map<std::string, std::filesystem::path> device_libraries(std::span<const pl
   return found;
 }
 
-std::string type_of(const std::string& device) { return device.substr(0, device.find(':')); }
+std::string kind_of_device(const std::string& device) { return device.substr(0, device.find(':')); }
 
 void register_devices(const std::filesystem::path& library, std::span<const int64_t> memory) {
   const std::string name = library.string() + ": ";
@@ -120,7 +120,7 @@ void open_device_library(std::span<const std::string> names, const std::string& 
                          std::span<const plugin::SearchFolder> folders, std::span<const int64_t> memory) {
   static std::string opened;  // LibTorch has one place for such devices
   for (const std::string& name : names) {
-    const std::string type = type_of(name);
+    const std::string type = kind_of_device(name);
     if (type == "cpu" || type == "cuda" || type == opened) continue;
     const auto libraries = device_libraries(folders);
     const auto library = libraries.find(type);
