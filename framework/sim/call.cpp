@@ -1,9 +1,12 @@
 #include <sim/call.hpp>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/ivalue.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstring>
 

@@ -11,16 +11,14 @@ namespace trainer::testing {
 
 inline bool whole() { return std::getenv("TRAINER_TEST_WHOLE") != nullptr; }
 
-/// With TRAINER_TEST_SHARE=K/N every N-th of `all`, from the K-th on, counted from 1; else all. The N shares have no
-/// item in common.
+/// Of `all` those of a share "K/N" (TRAINER_TEST_SHARE): every N-th, from the K-th on, counted from 1; all for null.
 template <typename Item>
-std::vector<Item> share_of(std::vector<Item> all) {
-  const char* text = std::getenv("TRAINER_TEST_SHARE");
-  if (text == nullptr || !whole()) return all;
+std::vector<Item> share_of(std::vector<Item> all, const char* share = std::getenv("TRAINER_TEST_SHARE")) {
+  if (share == nullptr) return all;
   std::size_t end = 0;
-  const std::string share = text;
-  const std::size_t first = std::stoul(share, &end), of = std::stoul(share.substr(end + 1));
-  if (share[end] != '/' || first < 1 || first > of) throw std::invalid_argument("TRAINER_TEST_SHARE=" + share);
+  const std::string text = share;
+  const std::size_t first = std::stoul(text, &end), of = std::stoul(text.substr(end + 1));
+  if (text[end] != '/' || first < 1 || first > of) throw std::invalid_argument("no share: " + text);
   std::vector<Item> items;
   for (std::size_t i = first - 1; i < all.size(); i += of) items.push_back(std::move(all[i]));
   return items;
