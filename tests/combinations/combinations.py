@@ -88,8 +88,7 @@ class Trained:
         return self.moments(0)
 
     def moments(self, step):
-        return {name: numbers for name, numbers in tensors(self.states[step]).items() if name.startswith("optimizer.")
-                and name.endswith(".exp_avg")}
+        return {name: numbers for name, numbers in tensors(self.states[step]).items() if name.endswith(".exp_avg")}
 
     @property
     def seconds(self):
