@@ -229,7 +229,6 @@ class RecipeReader {
 
 ComponentList::ComponentList(std::span<const ComponentSchema> plugins) {
   for (const ComponentSchema& component : plugins) all_.push_back(&component);
-  for (const ComponentSchema& component : builtin_components()) all_.push_back(&component);
 }
 
 const ComponentSchema* ComponentList::find(std::string_view kind, std::string_view name) const {
@@ -268,7 +267,6 @@ Recipe from_tree(Node root, const std::string& file, std::span<const std::string
   reading.problems.throw_if_any(ExitCode::bad_recipe);
   recipe.paths_as_written = std::move(reading.paths_as_written);
   fill_in_paths(recipe);
-  fill_in_rank(recipe);
   return recipe;
 }
 
@@ -284,25 +282,5 @@ Recipe load_stored(const std::string& text, const std::string& name, std::span<c
 }
 
 void check_syntax(const std::string& file) { read_with_bases(file); }
-
-Recipe defaults() {
-  Recipe recipe;
-  const auto take = [](Component& component, const std::string& section, std::string_view kind, const char* fallback) {
-    component.kind = fallback;
-    for (const ComponentSchema& schema : builtin_components()) {
-      if (schema.kind != kind || schema.name != fallback) continue;
-      Reading reading;
-      component.options = Options(section, read_table(nullptr, {}, section, join(schema.options), {}, reading));
-    }
-  };
-  take(recipe.model, "model", "model", "flux2");
-  take(recipe.text_encoder, "text_encoder", "text_encoder", "mistral");
-  take(recipe.autoencoder, "autoencoder", "autoencoder", "flux2_vae");
-  take(recipe.adapter.emplace(), "adapter", "adapter", "lora");
-  fill_in_rank(recipe);
-  take(recipe.objective, "objective", "objective", "flow_matching");
-  take(recipe.placement, "placement", "placement", "single");
-  return recipe;
-}
 
 }  // namespace trainer::recipe

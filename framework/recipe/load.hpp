@@ -17,7 +17,7 @@ struct LoadOptions {
 };
 
 /// Reads and checks a recipe. `overrides` are "key=value" texts of --set, applied last, in order; `components` are the
-/// schemas of the plugins found (built-in ones are added here). Relative paths are relative to the file they stand in,
+/// schemas of the plugins found. Relative paths are relative to the file they stand in,
 /// on the command line and for run.output to the current folder; "~/" and ${HOME}, ${XDG_CACHE_HOME}, ${TRAINER_DATA},
 /// ${TRAINER_MODELS} are expanded in paths, once; "$${" is a literal "${".
 /// Throws Error: not_found (no such file), bad_recipe with all mistakes at once, one "file:line:col: message" a line.
@@ -30,9 +30,6 @@ Recipe load_stored(const std::string& text, const std::string& name, std::span<c
 
 /// Only reads the file and its `extends` as TOML. Throws as load does.
 void check_syntax(const std::string& file);
-
-/// A recipe with every default and the built-in components; paths are empty.
-Recipe defaults();
 
 enum class PathStyle { absolute, as_written };
 

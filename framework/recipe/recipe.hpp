@@ -30,7 +30,7 @@ struct Run {
 
 /// A model, encoder, objective, ...: which one, the framework's keys of its section (those it has), and its options.
 struct Component {
-  std::string kind;            ///< name of the plugin or built-in
+  std::string kind;            ///< name of the component
   std::string path;            ///< weights; empty if the component reads none; of an adapter the LoRA to start from
   std::string tokenizer;       ///< text_encoder; load() fills in the folder "tokenizer" beside `path`; empty as `path`
   std::string dtype = "bf16";  ///< model, text_encoder, autoencoder: "bf16" or "fp32"

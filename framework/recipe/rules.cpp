@@ -253,16 +253,6 @@ bool Recipe::validates() const {
 
 void check_rules(const Recipe& recipe, const Node& root, Problems& problems) { Rules(recipe, root, problems).check(); }
 
-void fill_in_rank(Recipe& recipe) {
-  if (!recipe.adapter || !recipe.adapter->path.empty()) return;
-  Table values = recipe.adapter->options.values();
-  const auto rank = values.find("rank"), alpha = values.find("alpha");
-  if (recipe.adapter->kind != "lora" || rank == values.end() || !rank->second.empty()) return;
-  rank->second = {kDefaultRank};
-  if (alpha != values.end() && alpha->second.empty()) alpha->second = {static_cast<double>(kDefaultRank)};
-  recipe.adapter->options = Options("adapter", std::move(values));
-}
-
 void fill_in_paths(Recipe& recipe) {
   if (recipe.run.name.empty()) recipe.run.name = name_from(recipe.file);
   if (recipe.run.output.empty()) recipe.run.output = absolute_path("runs/" + recipe.run.name, {}, true);

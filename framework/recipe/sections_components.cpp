@@ -3,7 +3,7 @@
 namespace trainer::recipe {
 namespace {
 
-constexpr const char* kKindHelp = "Name of the plugin or built-in component.";
+constexpr const char* kKindHelp = "Name of the component, which a plugin offers.";
 
 Field<Component> kind_field(const char* fallback) {
   return field(&Component::kind, {.key = "kind", .fallback = {std::string(fallback)}, .help = kKindHelp});
@@ -67,8 +67,8 @@ const std::vector<Field<Component>>& adapter_fields() {
       field(&Component::path, {.key = "path",
                                .type = kPath,
                                .fallback_text = "none",
-                               .help = "LoRA file to start from, in any format the model knows (docs/lora-formats.md); "
-                                       "for lora together with init = \"file\".",
+                               .help = "File of the adapter to start from; a LoRA in any format the model knows "
+                                       "(docs/lora-formats.md). For lora together with init = \"file\".",
                                .must_exist = true}),
   };
   return fields;

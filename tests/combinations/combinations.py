@@ -75,20 +75,17 @@ class Trained:
 
     losses: list
     lora: bytes
-    states: list  # of each step: weights and moments of the optimizer
+    state: bytes  # weights and moments of the optimizer
     log: list
 
     @property
     def bits(self):
-        return self.losses, self.lora, self.states
+        return self.losses, self.lora, self.state
 
     @property
-    def gradients(self):
-        """Of the first step: Adam's first moment is then a tenth of them."""
-        return self.moments(0)
-
-    def moments(self, step):
-        return {name: numbers for name, numbers in tensors(self.states[step]).items() if name.endswith(".exp_avg")}
+    def moments(self):
+        """Adam's first ones: after one step a tenth of the gradients."""
+        return {name: numbers for name, numbers in tensors(self.state).items() if name.endswith(".exp_avg")}
 
     @property
     def seconds(self):
