@@ -34,7 +34,7 @@ Assembly::Assembly(recipe::Recipe made, plugin::Loader& plugins, const Libraries
                    const distributed::Place& place)
     : recipe(std::move(made)),
       share(share_of(recipe, place)),
-      devices(recipe, libraries, place),
+      devices(recipe, plugins.folders(), libraries, place),
       components(recipe, plugins, devices),
       encoders(components),
       strategies(components),
@@ -45,7 +45,7 @@ Assembly::Assembly(recipe::Recipe made, plugin::Loader& plugins, const Libraries
 Assembly::Assembly(recipe::Recipe made, plugin::Loader& plugins, int ranks)
     : recipe(std::move(made)),
       share(share_of(recipe, first_of(ranks))),
-      devices(recipe),
+      devices(recipe, plugins.folders()),
       components(recipe, plugins, devices),
       encoders(components),
       strategies(components),

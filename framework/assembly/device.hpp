@@ -20,12 +20,20 @@ struct Libraries {
   std::filesystem::path nccl;      ///< may not be there
 };
 
-/// "cpu", "cuda", "cuda:1" -> devices, and those of a device library: a shared library that registers another kind of
-/// accelerator with LibTorch (PrivateUse1), named by the environment variable TRAINER_DEVICE_LIBRARY. It is opened when
-/// a recipe names a device of another kind, and exports
-///   extern "C" const char* trainer_register_devices();
-/// which registers them and returns null, or what went wrong.
-/// Throws Error (bad_recipe) for anything else; `where` names the key.
+/// Devices of another kind than the host and CUDA come from a device library: TYPE.device.so in a plugin folder, which
+/// registers them with LibTorch (PrivateUse1). Ours is that of the simulated devices (sim/sim.hpp). It exports
+///   extern "C" const char* trainer_register_devices(const int64_t* memory, int count);
+/// which returns null, or what went wrong; `memory` are the bytes of each device that placement.simulated gives.
+/// Opens the library that one of the names needs, once in a process. Throws Error: bad_recipe for a kind that has none,
+/// or for two kinds; unavailable for a library that cannot be used. `where` names the key.
+void open_device_library(std::span<const std::string> names, const std::string& where,
+                         std::span<const plugin::SearchFolder> folders, std::span<const int64_t> memory = {});
+
+/// "sim:N (file)" for each kind that has a library in these folders; opens none.
+std::vector<std::string> device_kinds(std::span<const plugin::SearchFolder> folders);
+
+/// "cpu", "cuda", "cuda:1" -> devices, and those of the device library that was opened. Throws Error (bad_recipe) for
+/// anything else, (unavailable) for a device that the library does not have; `where` names the key.
 std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where);
 
 /// When a CUDA device is among them: opens libtorch_cuda.so from LibTorch's folder, initialises the driver (before any

@@ -13,24 +13,31 @@ std::string key_of_devices(const recipe::Recipe& recipe) {
 }
 
 /// All that the recipe names.
-std::vector<at::Device> named_devices(const recipe::Recipe& recipe) {
+std::vector<std::string> device_names(const recipe::Recipe& recipe) {
   std::vector<std::string> names = recipe.placement.devices;
   for (const recipe::Component* encoder : {&recipe.text_encoder, &recipe.autoencoder})
     if (!encoder->device.empty()) names.push_back(encoder->device);
-  return parse_devices(names, key_of_devices(recipe));
+  return names;
+}
+
+/// Those of the placement. The library of another kind of device is opened first: it knows its names.
+std::vector<at::Device> training_devices(const recipe::Recipe& recipe, std::span<const plugin::SearchFolder> folders) {
+  open_device_library(device_names(recipe), key_of_devices(recipe), folders, recipe.placement.simulated_bytes());
+  return parse_devices(recipe.placement.devices, key_of_devices(recipe));
 }
 
 }  // namespace
 
-Devices::Devices(const recipe::Recipe& recipe, const Libraries& libraries, const distributed::Place& place)
-    : open_(true), place_(place), training_(parse_devices(recipe.placement.devices, key_of_devices(recipe))) {
-  open_devices(named_devices(recipe), libraries);
+Devices::Devices(const recipe::Recipe& recipe, std::span<const plugin::SearchFolder> folders, const Libraries& libraries,
+                 const distributed::Place& place)
+    : open_(true), place_(place), training_(training_devices(recipe, folders)) {
+  open_devices(parse_devices(device_names(recipe), key_of_devices(recipe)), libraries);
   training_ = devices_of_process(training_, training_.size(), place);
   note_memories(recipe);
 }
 
-Devices::Devices(const recipe::Recipe& recipe)
-    : training_(parse_devices(recipe.placement.devices, key_of_devices(recipe))) {
+Devices::Devices(const recipe::Recipe& recipe, std::span<const plugin::SearchFolder> folders)
+    : training_(training_devices(recipe, folders)) {
   note_memories(recipe);
 }
 

@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace trainer::assembly {
@@ -17,10 +18,11 @@ namespace trainer::assembly {
 class Devices {
  public:
   /// Opens them. `place` is that of this process among those that train together; it picks the devices of the process.
-  /// Throws Error (bad_recipe, unavailable).
-  Devices(const recipe::Recipe& recipe, const Libraries& libraries, const distributed::Place& place);
+  /// `folders`: where device libraries are looked for (open_device_library). Throws Error (bad_recipe, unavailable).
+  Devices(const recipe::Recipe& recipe, std::span<const plugin::SearchFolder> folders, const Libraries& libraries,
+          const distributed::Place& place);
   /// Opens none, for what runs on shapes alone. Throws Error (bad_recipe) for a name that is no device.
-  explicit Devices(const recipe::Recipe& recipe);
+  Devices(const recipe::Recipe& recipe, std::span<const plugin::SearchFolder> folders);
   /// These, which are open.
   explicit Devices(std::vector<at::Device> training);
 

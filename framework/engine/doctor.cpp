@@ -46,6 +46,7 @@ std::vector<std::string> devices(const Request& request) {
       text.replace(at, text.find_first_not_of(" \n", at) - at, "; ");
     found.push_back("no cuda: " + text);
   }
+  for (const std::string& kind : assembly::device_kinds(request.plugins)) found.push_back(kind);
   return found;
 }
 

@@ -135,6 +135,7 @@ int command_plugins_check(const PluginsCheckRequest& request) {
     if (found.file == manifest.file) manifest = found;  // knows whether it came with the program
   std::vector<at::Device> devices{at::kCPU};
   if (!request.devices.empty()) {
+    assembly::open_device_library(request.devices, "--device", request.plugins);
     devices = assembly::parse_devices(request.devices, "--device");
     assembly::open_devices(devices, request.libraries);
   }

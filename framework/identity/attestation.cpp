@@ -26,7 +26,7 @@ std::vector<std::string> names_of(const Strangers& strangers) {
 bool matters(const std::string& key) {
   static constexpr std::array kEnds{".tokenizer", ".device", ".folder", ".metadata"};
   if (std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return key.ends_with(end); })) return false;
-  if (key == "text_encoder.path" || key.starts_with("autoencoder")) return false;
+  if (key == "text_encoder.path" || key == "placement.simulated" || key.starts_with("autoencoder")) return false;
   static constexpr std::array kStarts{"run.seed",
                                       "model",
                                       "text_encoder",

@@ -85,6 +85,10 @@ struct Memory {
 
 struct Placement : Component {
   std::vector<std::string> devices = {"cpu"};
+  std::vector<std::string> simulated;  ///< memory of sim:0, sim:1, ... like "24GB"; empty: without a limit
+
+  /// The same in bytes.
+  [[nodiscard]] std::vector<int64_t> simulated_bytes() const;
 };
 
 struct Sample {
