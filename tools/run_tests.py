@@ -24,7 +24,7 @@ THREADED_TESTS = {"base", "text", "run_guard"}
 # Not under "all": measures bytes or time, defines the calls that the sanitizers take over, or is Python alone.
 UNSANITIZED_SUITES = {"lint", "bench", "memory", "faults", "e2e", "gpu_check"}
 SANITIZED_TESTS = {"base", "recipe", "safetensors", "weights", "adapter", "checkpoint", "text", "data", "kernels", "metrics",
-                   "run_guard", "sdk", "fuzz_corpus"}
+                   "run_guard", "sdk", "double_backward", "fuzz_corpus"}
 SLOW_COMPILE_SECONDS = 25
 
 

@@ -16,9 +16,9 @@
 #include <data/image.hpp>
 #include <nlohmann/json.hpp>
 #include <planner/byte_counter.hpp>
-#include <train/artifacts/export.hpp>
-#include <train/artifacts/train_state.hpp>
-#include <train/cache_phase.hpp>
+#include <run/export.hpp>
+#include <checkpoint/train_state.hpp>
+#include <preparation/cache_phase.hpp>
 
 #include <fstream>
 
@@ -28,7 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace trainer;
-using namespace trainer::train;
 
 std::vector<std::string> lines_of(const std::string& file) {
   std::ifstream in(file);
@@ -37,8 +36,8 @@ std::vector<std::string> lines_of(const std::string& file) {
   return lines;
 }
 
-Request request_of(const nlohmann::json& settings) {
-  Request request;
+assembly::Request request_of(const nlohmann::json& settings) {
+  assembly::Request request;
   request.recipe = settings.at("recipe");
   request.overrides = settings.at("set").get<std::vector<std::string>>();
   request.overrides.push_back("cache.folder=" + settings.at("folder").get<std::string>() + "/cache");
@@ -56,10 +55,10 @@ class Phases {
         captions_(lines_of(settings.at("captions"))),
         request_(request_of(settings)),
         assembly_(request_),
-        console_(console_options(request_)),
+        console_(preparation::console_options(request_)),
         checkpoints_(folder_ / "run", "bench"),
-        samples_(prepare_samples(assembly_, {assembly_.recipe().sample.prompts.front()}, console_)),
-        trained_(assembly_.load_model(ModelUse::train)),
+        samples_(preparation::prepare_samples(assembly_, {assembly_.recipe().sample.prompts.front()}, console_)),
+        trained_(assembly_.load_model(assembly::ModelUse::train)),
         optimizer_(trained_.trained, {}) {
     samples_.settings.seeds.resize(1);
     for (const Parameter* parameter : trained_.trained)
@@ -80,18 +79,18 @@ class Phases {
 
   void run(const std::string& phase) {
     if (phase == "load") {
-      assembly_.load_model(ModelUse::train);
+      assembly_.load_model(assembly::ModelUse::train);
     } else if (phase == "captions") {
-      prepare_samples(assembly_, captions_, console_);
+      preparation::prepare_samples(assembly_, captions_, console_);
     } else if (phase == "pictures") {
-      prepare(assembly_, console_);
+      preparation::prepare(assembly_, console_);
     } else if (phase == "sample") {
-      draw(trained_, samples_, [this] { return assembly_.autoencoder(); }, {});
+      sampling::draw(trained_, samples_, [this] { return assembly_.autoencoder(); }, {});
     } else if (phase == "save") {
-      Progress progress;
+      checkpoint::Progress progress;
       progress.step = ++step_;
-      checkpoints_.save(step_, capture({trained_.trained, optimizer_, nullptr}, progress), {});
-      export_trained(trained_, folder_ / "lora.safetensors", step_);
+      checkpoints_.save(step_, checkpoint::capture({trained_.trained, optimizer_, nullptr}, progress), {});
+      run::export_trained(trained_, folder_ / "lora.safetensors", step_);
     } else {
       throw Error(ExitCode::bad_input, "no phase \"" + phase + "\"");
     }
@@ -100,12 +99,12 @@ class Phases {
  private:
   fs::path folder_;
   std::vector<std::string> captions_;
-  Request request_;
-  Assembly assembly_;
+  assembly::Request request_;
+  assembly::Assembly assembly_;
   metrics::Console console_;
   checkpoint::Store checkpoints_;
-  SamplePlan samples_;
-  LoadedModel trained_;
+  sampling::SamplePlan samples_;
+  assembly::LoadedModel trained_;
   optim::AdamW optimizer_;
   at::Device device_ = trained_.trained.front()->value().device();
   int64_t step_ = 0;

@@ -4,7 +4,7 @@
 #include <support/device.hpp>
 #include <support/parity.hpp>
 #include <support/plugins.hpp>
-#include <train/prove/conformance_model.hpp>
+#include <prove/conformance_model.hpp>
 
 #include <algorithm>
 #include <cctype>

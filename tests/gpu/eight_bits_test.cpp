@@ -4,7 +4,7 @@
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 #include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <w8a8/product.hpp>
@@ -41,7 +41,7 @@ TEST(EightBitKernels, ScaledProductsAreTheCpus) {
   const at::Tensor sizes = at::linspace(-6, 6, 320).exp2().unsqueeze(1);
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin() * sizes;
   for (const eight_bits::Code code : {eight_bits::Code::e4m3, eight_bits::Code::int8}) {
-    if (code == eight_bits::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85)
+    if (code == eight_bits::Code::e4m3 && assembly::capability_of(test_device()).value_or(9) < 8.85)
       continue;  // is refused
     const eight_bits::Packed packed = eight_bits::quantize(weight, eight_bits::Granularity::channel, "weight", code);
     const at::Tensor values = packed.values.to(test_device()), channels = packed.scale.view({-1});

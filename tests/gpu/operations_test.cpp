@@ -7,7 +7,7 @@
 #include <ATen/ops/mm.h>
 #include <c10/util/Exception.h>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 
 #include <cmath>
 #include <iomanip>
@@ -104,7 +104,7 @@ TEST(Fp8, ExpandsToTheSameBits) {
 TEST(W8A8, ProductsAreTheCpus) {
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin();
   for (const eight_bits::Code code : {eight_bits::Code::e4m3, eight_bits::Code::int8}) {
-    if (code == eight_bits::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85)
+    if (code == eight_bits::Code::e4m3 && assembly::capability_of(test_device()).value_or(9) < 8.85)
       continue;  // is refused
     const double limit = code == eight_bits::Code::int8 ? 1e-5 : 3e-3;
     constexpr double kBf16Limit = 8e-3;  // one rounding of each side: 4e-3
@@ -132,7 +132,7 @@ TEST(W8A8, ProductsAreTheCpus) {
 /// Both ways to keep sums, as long as a model's; their errors go into the test's results, for the report of
 /// tools/gpu_check.
 TEST(W8A8, FastAccumulationIsNear) {
-  if (train::capability_of(test_device()).value_or(9) < 8.85) GTEST_SKIP() << "no products of 8-bit floats";
+  if (assembly::capability_of(test_device()).value_or(9) < 8.85) GTEST_SKIP() << "no products of 8-bit floats";
   constexpr int64_t kRows = 64, kLong = 6144, kWide = 128;
   const at::Tensor weight = at::linspace(-3, 5, kWide * kLong).view({kWide, kLong}).mul(1e4).sin(),
                    x = at::linspace(1, 90, kRows * kLong).view({kRows, kLong}).mul(1e4).cos();

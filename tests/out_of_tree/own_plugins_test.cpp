@@ -56,12 +56,12 @@ TEST(OwnPlugins, FlowMatchingComputesWhatItDoesInTheTree) {
   const auto theirs = own().registry().objectives.at("flow_matching").create(defaults_of("objective", "flow_matching"));
   const auto ours = testing::flow_matching();
   test::MemorySource source{testing::toy_weights({})};
-  train::SourceBuilder builder(source, {});
+  assembly::SourceBuilder builder(source, {});
   testing::ToyModel model(builder, {});
   Batch batch;
   batch.latents = numbers(3, {3, 3, 1, 2, 5});
   batch.sample_keys = {10, 11, 12};
-  const train::KeyedRandom random(9);
+  const execution::KeyedRandom random(9);
   const Example a = theirs->prepare(batch, model, random), b = ours->prepare(batch, model, random);
   EXPECT_EQ(a.times, b.times);
   EXPECT_TRUE(test::same_bits(a.inputs.at("latents"), b.inputs.at("latents")));

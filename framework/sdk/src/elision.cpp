@@ -97,8 +97,13 @@ class TrialSettings {
   OpRegion& region_;
 };
 
-}  // namespace
+/// Reruns a block on `leaves` with the region's settings and returns the gradients of the leaves that require one.
+using Trial = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves,
+                                                    const std::vector<at::Tensor>& output_grads)>;
 
+/// Text that is equal exactly for runs with the same dead values, but for frozen numbers that hide one: block type, the
+/// flow's numbers (`sizes`), shapes, dtypes, strides, which inputs, outputs and which of the block's parameters have
+/// gradients, and what is kept.
 std::string elision_site(const Block& block, const std::vector<int64_t>& sizes, const OpRegion& region,
                          const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads) {
   std::ostringstream text;
@@ -123,8 +128,11 @@ std::string elision_site(const Block& block, const std::vector<int64_t>& sizes, 
   return text.str();
 }
 
+/// The key of a block's answer in RecomputeState::dead, and the answers that other blocks of its site have there, the
+/// largest first.
 std::string answer_key(const std::string& site, const Block& block) { return site + '\n' + block.info().name; }
 
+using Answers = std::vector<std::set<int64_t>>;
 Answers answers_at(const std::string& site, const RecomputeState& state) {
   const std::string begin = site + '\n';
   Answers answers;
@@ -134,6 +142,8 @@ Answers answers_at(const std::string& site, const RecomputeState& state) {
   return answers;
 }
 
+/// Positions of dead calls. `leaves`: the block's inputs, the last `parameters` of them trained parameters. `known`:
+/// the first of them that holds here is the answer; they are searched for when none does.
 std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& leaves, std::size_t parameters,
                             const std::vector<at::Tensor>& output_grads, const Answers& known, const Trial& trial) {
   if (!known.empty() && known.front().empty()) return {};
@@ -170,7 +180,6 @@ std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& lea
   return dead;
 }
 
-namespace {
 std::string text_of(const OpRegion& region, const std::set<int64_t>& positions) {
   std::string text;
   for (const int64_t position : positions) {
@@ -179,8 +188,8 @@ std::string text_of(const OpRegion& region, const std::set<int64_t>& positions) 
   }
   return text;
 }
-}  // namespace
 
+/// Throws unless the gradients on real values are bit-equal whatever stands in the place of the dead ones.
 void require_still_dead(const Block& block, OpRegion& region, const std::set<int64_t>& dead,
                         const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads,
                         const Trial& trial) {
@@ -192,6 +201,40 @@ void require_still_dead(const Block& block, OpRegion& region, const std::set<int
     throw Error(ExitCode::failed, "block \"" + block.info().name + "\": the result of " + text_of(region, dead) +
                                       " is read now, but nothing read it when this was tested; gradients would be "
                                       "wrong. Set elide = false in the recipe and report the model.");
+}
+
+/// The answer for a block at its site: the known one, tested again where it is stale, or one that is found now.
+const std::set<int64_t>& dead_calls(const Recomputation& recomputation, const std::vector<at::Tensor>& leaves,
+                                    const std::vector<at::Tensor>& output_grads) {
+  const Block& block = recomputation.block;
+  OpRegion& region = *recomputation.region;
+  RecomputeState& state = *recomputation.run.state;
+  const Trial trial = [&](const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& grads) {
+    return recomputation.gradients(inputs, grads);
+  };
+  const std::string site = elision_site(block, recomputation.shape.sizes, region, leaves, output_grads);
+  const std::string key = answer_key(site, block);
+  if (const auto known = state.dead.find(key); known != state.dead.end()) {
+    if (state.stale.contains(key)) {
+      require_still_dead(block, region, known->second, leaves, output_grads, trial);
+      state.stale.erase(key);  // not before: what failed must fail again
+    }
+    return known->second;
+  }
+  auto found = find_dead(region, leaves, recomputation.parameters.size(), output_grads, answers_at(site, state), trial);
+  return state.dead.emplace(key, std::move(found)).first->second;
+}
+
+}  // namespace
+
+void leave_out_dead(const Recomputation& recomputation, const std::vector<at::Tensor>& leaves,
+                    const std::vector<at::Tensor>& output_grads, bool keep_graph) {
+  if (!recomputation.region) return;
+  const RecomputeState* state = recomputation.run.state;
+  // Without values nothing can be found; where checks are asked for all the same, what a search holds is to be counted.
+  if (recomputation.run.options.elide && state != nullptr && (!leaves.front().is_meta() || state->always))
+    recomputation.region->dead = dead_calls(recomputation, leaves, output_grads);
+  recomputation.region->keep_outputs = keep_graph;
 }
 
 }  // namespace trainer::recompute

@@ -13,35 +13,14 @@
 /// block has passed the same test with it, which costs four reruns in place of a search.
 #pragma once
 
-#include "op_region.hpp"
+#include "recomputation.hpp"
 
 namespace trainer::recompute {
 
-/// Reruns a block on `leaves` with the region's settings and returns the gradients of the leaves that require one.
-using Trial = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves,
-                                                    const std::vector<at::Tensor>& output_grads)>;
-
-/// Text that is equal exactly for runs with the same dead values, but for frozen numbers that hide one: block type, the
-/// flow's numbers (`sizes`), shapes, dtypes, strides, which inputs, outputs and which of the block's parameters have
-/// gradients, and what is kept.
-std::string elision_site(const Block& block, const std::vector<int64_t>& sizes, const OpRegion& region,
-                         const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads);
-
-/// What other blocks of a site have found, the largest first.
-using Answers = std::vector<std::set<int64_t>>;
-
-/// Positions of dead calls. `leaves`: the block's inputs, the last `parameters` of them trained parameters. `known`:
-/// the first of them that holds here is the answer; they are searched for when none does.
-std::set<int64_t> find_dead(OpRegion& region, const std::vector<at::Tensor>& leaves, std::size_t parameters,
-                            const std::vector<at::Tensor>& output_grads, const Answers& known, const Trial& trial);
-
-/// The key of a block's answer in RecomputeState::dead, and the answers that other blocks of its site have there.
-std::string answer_key(const std::string& site, const Block& block);
-Answers answers_at(const std::string& site, const RecomputeState& state);
-
-/// Throws unless the gradients on real values are bit-equal whatever stands in the place of the dead ones.
-void require_still_dead(const Block& block, OpRegion& region, const std::set<int64_t>& dead,
-                        const std::vector<at::Tensor>& leaves, const std::vector<at::Tensor>& output_grads,
-                        const Trial& trial);
+/// Sets which heavy calls the next replay leaves out, where the options ask for it: found by trial at the block's first
+/// backward, kept in RecomputeState::dead, tested again where it is stale. `keep_graph`: kept outputs stay for another
+/// backward. Throws when a result is read now that was dead when it was tested.
+void leave_out_dead(const Recomputation& recomputation, const std::vector<at::Tensor>& leaves,
+                    const std::vector<at::Tensor>& output_grads, bool keep_graph);
 
 }  // namespace trainer::recompute

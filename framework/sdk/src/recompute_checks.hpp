@@ -25,6 +25,9 @@ void refuse_foreign_leaves(const Block& block, const std::vector<at::Tensor>& ou
                            const std::vector<at::Tensor>& allowed, const FlatInputs& inputs,
                            const RecomputeState* sites);
 
+/// How messages say that a recompute differs from its forward.
+inline constexpr const char* kRecompute = "in the recompute";
+
 /// Throws unless count, shapes, dtypes and bits are equal. `when` ends the sentence, e.g. "in the recompute".
 void require_equal(const Block& block, const std::vector<at::Tensor>& expected, const std::vector<at::Tensor>& got,
                    bool compare_bits, const std::string& when);

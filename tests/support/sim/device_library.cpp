@@ -1,4 +1,4 @@
-/// @file The simulated devices as a device library (train/assembly/device.hpp): opened when a recipe names "sim:N" and
+/// @file The simulated devices as a device library (assembly/device.hpp): opened when a recipe names "sim:N" and
 /// TRAINER_DEVICE_LIBRARY names this file. TRAINER_SIM_CAPACITIES, e.g. "1000000,0": bytes of each device, 0 for no
 /// limit; as many devices as it has numbers, 4 without it.
 #include <cstdlib>

@@ -5,7 +5,7 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <train/assembly/model_builder.hpp>
+#include <assembly/model_builder.hpp>
 
 namespace trainer::adapter {
 namespace {
@@ -81,7 +81,7 @@ TEST(Select, PatternWithoutALayerIsAnErrorWithNearNames) {
 
 struct Toy {
   test::MemorySource source{testing::toy_weights({})};
-  train::SourceBuilder builder{source, {}};
+  assembly::SourceBuilder builder{source, {}};
   testing::ToyModel model{builder, {}};
 };
 

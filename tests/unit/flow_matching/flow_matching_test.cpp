@@ -8,8 +8,8 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/keyed_random.hpp>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
 
 namespace trainer::flow_matching {
 namespace {
@@ -21,14 +21,14 @@ struct Toy {
   explicit Toy(const ToySizes& sizes = {})
       : source(testing::toy_weights(sizes)), builder(source, {}), model(builder, sizes) {}
   test::MemorySource source;
-  train::SourceBuilder builder;
+  assembly::SourceBuilder builder;
   testing::ToyModel model;
 };
 
 Batch batch_of(int64_t size, int64_t step = 4) {
   Batch batch;
-  batch.latents = train::keyed_normal(KeyedRng(3, RngStream::synthetic), {size, 3, 1, 2, 5});
-  batch.conditioning["prompt_embeds"] = train::keyed_normal(KeyedRng(4, RngStream::synthetic), {size, 2, 4});
+  batch.latents = execution::keyed_normal(KeyedRng(3, RngStream::synthetic), {size, 3, 1, 2, 5});
+  batch.conditioning["prompt_embeds"] = execution::keyed_normal(KeyedRng(4, RngStream::synthetic), {size, 2, 4});
   for (int64_t b = 0; b < size; ++b) batch.sample_keys.push_back(static_cast<uint64_t>(10 + b));
   batch.step = static_cast<uint64_t>(step);
   return batch;
@@ -42,7 +42,7 @@ at::Tensor column(const std::vector<double>& values) {
 
 TEST(FlowMatching, MixesNoiseAndLatentsAndAsksForTheirDifference) {
   Toy toy;
-  const train::KeyedRandom random(9);
+  const execution::KeyedRandom random(9);
   const Batch batch = batch_of(3);
   const Example example = flow_matching()->prepare(batch, toy.model, random);
   const at::Tensor noise = random.noise(batch, {3, 1, 2, 5}), s = column(example.times);
@@ -60,7 +60,7 @@ TEST(FlowMatching, MixesNoiseAndLatentsAndAsksForTheirDifference) {
 TEST(FlowMatching, KeepsToTheModelsShareOfNoiseLevels) {
   Toy whole, share;
   const_cast<DiffusionTraits*>(share.model.diffusion())->noise_from = 0.75;
-  const train::KeyedRandom random(9);
+  const execution::KeyedRandom random(9);
   const std::vector<double> all = flow_matching()->prepare(batch_of(8), whole.model, random).times;
   const Example example = flow_matching()->prepare(batch_of(8), share.model, random);
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT_DOUBLE_EQ(example.times[i], 0.75 + 0.25 * all[i]);
@@ -68,7 +68,7 @@ TEST(FlowMatching, KeepsToTheModelsShareOfNoiseLevels) {
 
 TEST(FlowMatching, TimesFollowTheKeysOfTheSamples) {
   Toy toy;
-  const train::KeyedRandom random(9);
+  const execution::KeyedRandom random(9);
   const Batch batch = batch_of(3);
   const std::unique_ptr<Objective> objective = flow_matching();
   const Example whole = objective->prepare(batch, toy.model, random);
@@ -82,12 +82,12 @@ TEST(FlowMatching, TimesFollowTheKeysOfTheSamples) {
     EXPECT_TRUE(test::same_bits(example.inputs.at("latents"), whole.inputs.at("latents").narrow(0, b, 1).contiguous()));
   }
   EXPECT_NE(objective->prepare(batch_of(3, 5), toy.model, random).times, whole.times) << "another step";
-  EXPECT_NE(objective->prepare(batch, toy.model, train::KeyedRandom(10)).times, whole.times) << "another seed";
+  EXPECT_NE(objective->prepare(batch, toy.model, execution::KeyedRandom(10)).times, whole.times) << "another seed";
 }
 
 TEST(FlowMatching, ShiftUsesTheTokensOfTheLatents) {
   Toy toy;
-  const train::KeyedRandom random(9);
+  const execution::KeyedRandom random(9);
   const Batch batch = batch_of(1);  // 1 * 2 * 5 tokens: mu = 0.1 in the toy model
   const double normal = random.normal(batch, 0, 1)[0];
   const double raw = 1 / (1 + std::exp(-normal)), e = std::exp(0.1);
@@ -96,13 +96,13 @@ TEST(FlowMatching, ShiftUsesTheTokensOfTheLatents) {
 
 TEST(FlowMatching, GuidanceOnlyForModelsThatEmbedIt) {
   Toy toy({.guidance = true});
-  const Example example = flow_matching({{"guidance", {3.5}}})->prepare(batch_of(2), toy.model, train::KeyedRandom(9));
+  const Example example = flow_matching({{"guidance", {3.5}}})->prepare(batch_of(2), toy.model, execution::KeyedRandom(9));
   EXPECT_TRUE(test::same_bits(example.inputs.at("guidance"), at::full({2}, 3.5, at::kFloat)));
 }
 
 TEST(FlowMatching, FollowsTheModelsTimeAndSign) {
   Toy usual, other({.time_at_noise = 0.0, .velocity_sign = -1.0});
-  const train::KeyedRandom random(9);
+  const execution::KeyedRandom random(9);
   const Example one = flow_matching()->prepare(batch_of(2), usual.model, random);
   const Example two = flow_matching()->prepare(batch_of(2), other.model, random);
   EXPECT_EQ(one.times, two.times) << "reports name the noise level";
@@ -115,7 +115,7 @@ TEST(FlowMatching, PassesReferencesOn) {
   Toy toy;
   Batch batch = batch_of(2);
   batch.references = {batch.latents + 1, batch.latents + 2};
-  const Example example = flow_matching()->prepare(batch, toy.model, train::KeyedRandom(9));
+  const Example example = flow_matching()->prepare(batch, toy.model, execution::KeyedRandom(9));
   EXPECT_TRUE(test::same_bits(example.inputs.at("reference_0"), batch.references[0]));
   EXPECT_TRUE(test::same_bits(example.inputs.at("reference_1"), batch.references[1]));
 }
@@ -124,7 +124,7 @@ TEST(FlowMatching, HalfPrecisionLatentsAreMixedInFp32) {
   Toy toy;
   Batch batch = batch_of(2);
   batch.latents = batch.latents.to(at::kBFloat16);
-  const Example example = flow_matching()->prepare(batch, toy.model, train::KeyedRandom(9));
+  const Example example = flow_matching()->prepare(batch, toy.model, execution::KeyedRandom(9));
   EXPECT_EQ(example.inputs.at("latents").scalar_type(), at::kFloat);
   EXPECT_EQ(example.targets.at("velocity").scalar_type(), at::kFloat);
 }
@@ -132,7 +132,7 @@ TEST(FlowMatching, HalfPrecisionLatentsAreMixedInFp32) {
 TEST(FlowMatching, LossIsTheMeanSquareInFp32) {
   Toy toy;
   const std::unique_ptr<Objective> objective = flow_matching();
-  const Example example = objective->prepare(batch_of(3), toy.model, train::KeyedRandom(9));
+  const Example example = objective->prepare(batch_of(3), toy.model, execution::KeyedRandom(9));
   const at::Tensor prediction = example.targets.at("velocity") * 0.5;
   const at::Tensor loss = objective->loss(example, [&] { return prediction; });
   EXPECT_EQ(loss.dim(), 0);
@@ -145,7 +145,7 @@ TEST(FlowMatching, LossIsTheMeanSquareInFp32) {
 TEST(FlowMatching, LossWeightsEachSample) {
   Toy toy;
   const std::unique_ptr<Objective> objective = flow_matching({{"weighting", {std::string("sigma_sqrt")}}});
-  const Example example = objective->prepare(batch_of(3), toy.model, train::KeyedRandom(9));
+  const Example example = objective->prepare(batch_of(3), toy.model, execution::KeyedRandom(9));
   const at::Tensor error = example.targets.at("velocity").to(at::kDouble);
   double expected = 0;
   for (int64_t b = 0; b < 3; ++b) {
@@ -160,7 +160,7 @@ TEST(FlowMatching, RefusesModelsThatAreNoDiffusionModels) {
   Toy toy;
   toy.model.is_diffusion = false;
   try {
-    (void)flow_matching()->prepare(batch_of(1), toy.model, train::KeyedRandom(9));
+    (void)flow_matching()->prepare(batch_of(1), toy.model, execution::KeyedRandom(9));
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::bad_recipe);

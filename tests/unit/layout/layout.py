@@ -82,6 +82,33 @@ def module_order(root):
     return problems
 
 
+def module_uses(root):
+    """{module: modules it includes}, without those that it reaches through another one it includes."""
+    order = [name for name, _ in modules(root)]
+    uses = {name: set() for name in order}
+    for path in sources(root, ["framework"]):
+        for _, _, name in includes(root, path):
+            other = module_included(name, order)
+            if path.parts[1] in uses and other and other != path.parts[1]:
+                uses[path.parts[1]].add(other)
+    reach = {}
+    for name in order:  # lowest first
+        reach[name] = uses[name].union(*(reach.get(other, set()) for other in uses[name]))
+    return {name: {one for one in uses[name] if not any(one in reach.get(other, ()) for other in uses[name])}
+            for name in order}
+
+
+@rule
+def module_picture(root):
+    """The picture of the modules in docs/architecture.md has the arrows of the includes."""
+    page = "docs/architecture.md"
+    text = (root / page).read_text() if (root / page).is_file() else ""
+    drawn = set(re.findall(r"^ *(\w+) --> (\w+)$", text, re.MULTILINE))
+    real = {(name, other) for name, others in module_uses(root).items() for other in others}
+    return ([f"{page}:1: the picture lacks the arrow: {a} --> {b}" for a, b in sorted(real - drawn)] +
+            [f"{page}:1: no include stands for the arrow: {a} --> {b}" for a, b in sorted(drawn - real)])
+
+
 ANY_INCLUDE = re.compile(r"^\s*#\s*(include|include_next|import)\b")
 # What a plugin includes by <...>: the SDK, LibTorch, the standard library, and the JSON library, for config.json.
 FOR_PLUGINS = re.compile(r"trainer/sdk/|(ATen|c10|torch)/|[a-z_]+$|nlohmann/json\.hpp$")
@@ -395,7 +422,7 @@ def file_rules(root):
 
 
 # What another source has checked, or is our own program's, or counts for itself.
-SHALLOW = {"train/artifacts/inspect_component.cpp": "weights/model_files.cpp", "train/assembly/request.cpp": "the front",
+SHALLOW = {"engine/inspect_component.cpp": "weights/model_files.cpp", "assembly/request.cpp": "the front",
            "data/metadata.cpp": "itself", "sdk/src/eight_bits/stored.cpp": "itself, by a limit of 4096 bytes", "metrics/log_file.cpp": "the tree is neither copied nor written"}
 
 

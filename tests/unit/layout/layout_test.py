@@ -19,6 +19,7 @@ CLEAN = {
     "plugins/p/p.cpp": "#include <trainer/sdk/abi.h>\n#include \"p.hpp\"\n",
     "plugins/p/p.hpp": "/// @file P.\n#pragma once\n",
     "README.md": "See [the docs](docs/walkthrough.md#top) and [elsewhere](https://example.org).\n",
+    "docs/architecture.md": "```mermaid\nflowchart BT\n  base --> sdk\n  data --> base\n```\n",
     "docs/walkthrough.md": "First `data/b.cpp`, then `framework/base/a.hpp`.\n",
     "docs/dependencies.md": "`meson`\n",
     "docs/pytorch-tests.md": "| PyTorch | ours |\n|---|---|\n| a | `A.One`, `A.Two` |\n| b | does not apply: none |\n",
@@ -123,6 +124,11 @@ class Layout(unittest.TestCase):
         self.write("meson.build", "subdir('framework/base')\nsubdir('framework/sdk')\nsubdir('framework/data')\n")
         self.expect("module_order", "framework/new/x.cpp:1: module new is not in",
                     "meson.build:1: lists the modules as base sdk data")
+
+    def test_module_picture(self):
+        self.write("framework/data/b.cpp", "#include <trainer/sdk/abi.h>\n")
+        self.expect("module_picture", "docs/architecture.md:1: the picture lacks the arrow: data --> sdk",
+                    "docs/architecture.md:1: no include stands for the arrow: data --> base")
 
     def test_private_sources_of_the_sdk(self):
         self.write("framework/data/c.cpp", "#include <sdk/src/dry.hpp>\n")

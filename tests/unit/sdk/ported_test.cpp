@@ -15,13 +15,13 @@ namespace trainer::test {
 namespace {
 
 /// A block with one trained weight; loss and gradients of its outputs' sum of squares.
-struct One {
+struct OneBlock {
   ParameterPtr weight = make_trained("weight", {6, 6}, 1);
   at::Tensor x = data(2, {4, 6}).requires_grad_();
   LambdaBlock block{"b"};
   RecomputeState state;
 
-  explicit One(Body body) {
+  explicit OneBlock(Body body) {
     block.body = std::move(body);
     block.add(weight);
   }
@@ -42,7 +42,7 @@ struct One {
 
 /// test_checkpoint_rng_cpu, tags_rand: numbers of a generator with state would be others in the recompute: refused.
 TEST(CheckpointRng, CpuDropoutOfLibTorchIsRefused) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     return std::vector<at::Tensor>{at::dropout(at::mm(flow.carried[0], one.weight->get()), 0.5, /*train=*/true)};
   });
   EXPECT_NE(error_of([&] { one.step(recomputed(&one.state)); }).find("computed other values for output 0"),
@@ -51,7 +51,7 @@ TEST(CheckpointRng, CpuDropoutOfLibTorchIsRefused) {
 
 /// tags_dropout: keyed by what the block is given, the mask is the same every time.
 TEST(CheckpointRng, KeyedDropoutIsEqual) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     const at::Tensor mask = (data(99, {4, 6}) > 0).to(at::kFloat) * 2;
     return std::vector<at::Tensor>{at::mm(flow.carried[0] * mask, one.weight->get())};
   });
@@ -63,7 +63,7 @@ TEST(CheckpointRng, KeyedDropoutIsEqual) {
 TEST(CheckpointNotPreserveRngState, AndWithoutReentrantItIsNotTouched) {
   const at::Generator generator = at::detail::getDefaultCPUGenerator();
   const auto state = [&] { return at::Tensor::wrap_tensor_impl(generator.unsafeGetGeneratorImpl()->get_state()); };
-  One one(
+  OneBlock one(
       [&](const Flow& flow) { return std::vector<at::Tensor>{at::silu(at::mm(flow.carried[0], one.weight->get()))}; });
   const at::Tensor before = state();
   one.step(recomputed(&one.state));
@@ -73,7 +73,7 @@ TEST(CheckpointNotPreserveRngState, AndWithoutReentrantItIsNotTouched) {
 
 /// return_same_element_twice.
 TEST(ReturnSameElementTwice, IsEqual) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     const at::Tensor y = at::silu(at::mm(flow.carried[0], one.weight->get()));
     return std::vector<at::Tensor>{y, y};
   });
@@ -81,7 +81,7 @@ TEST(ReturnSameElementTwice, IsEqual) {
 }
 /// The same through views and through the input itself.
 TEST(OutputAlreadyHasAutogradMeta, ViewsAndTheInputItself) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     const at::Tensor y = at::mm(flow.carried[0], one.weight->get());
     return std::vector<at::Tensor>{y, y.t(), flow.carried[0], y.slice(0, 0, 2)};
   });
@@ -100,7 +100,7 @@ struct Square : torch::autograd::Function<Square> {
   }
 };
 TEST(CustomFunction, WorksInsideABlock) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     return std::vector<at::Tensor>{Square::apply(at::mm(flow.carried[0], one.weight->get()))};
   });
   one.expect_equal();
@@ -109,7 +109,7 @@ TEST(CustomFunction, WorksInsideABlock) {
 /// A block that throws in its call number `bad`.
 struct Failing {
   int bad = 0;
-  One one{[this](const Flow& flow) {
+  OneBlock one{[this](const Flow& flow) {
     if (one.block.calls == bad) throw Error(ExitCode::failed, "stop");
     return std::vector<at::Tensor>{at::silu(at::mm(flow.carried[0], one.weight->get()))};
   }};
@@ -140,7 +140,7 @@ TEST(ClearsStateOnErrorInForward, TheNextStepIsThePlainOne) {
 
 /// test_checkpoint_non_tensor_inputs_outputs: numbers beside tensors; a second backward raises.
 TEST(NonTensorInputsOutputs, ASecondBackwardIsRefused) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     EXPECT_EQ(flow.sizes, (std::vector<int64_t>{3}));
     return std::vector<at::Tensor>{at::mm(flow.carried[0], one.weight->get()) * flow.sizes[0]};
   });
@@ -152,12 +152,13 @@ TEST(NonTensorInputsOutputs, ASecondBackwardIsRefused) {
 
 /// composable checkpoint's test_tensor_only_cpu: two blocks of one tensor.
 TEST(TensorOnlyCpu, TwoBlocksAreEqual) {
-  One one([&](const Flow& flow) { return std::vector<at::Tensor>{at::mm(flow.carried[0], one.weight->get()).relu()}; });
+  OneBlock one(
+      [&](const Flow& flow) { return std::vector<at::Tensor>{at::mm(flow.carried[0], one.weight->get()).relu()}; });
   one.expect_equal(2);
 }
 /// composable checkpoint's test_multi_args: several tensors in and out.
 TEST(MultiArgs, SeveralTensorsAreEqual) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     const at::Tensor y = at::silu(at::mm(flow.carried[0], one.weight->get()) + flow.shared[0]);
     return std::vector<at::Tensor>{y, flow.carried[1] - y * flow.shared[1]};
   });
@@ -172,7 +173,7 @@ TEST(MultiArgs, SeveralTensorsAreEqual) {
 
 /// tags_recomputed_rand: keyed noise is the same noise in the recompute.
 TEST(RecomputedRand, KeyedNoiseIsTheSame) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     return std::vector<at::Tensor>{at::silu(at::mm(flow.carried[0], one.weight->get())) * data(7, {4, 6})};
   });
   one.expect_equal();
@@ -181,7 +182,7 @@ TEST(RecomputedRand, KeyedNoiseIsTheSame) {
 /// nonlocal_list_mutation_hidden: a list that every call makes longer.
 TEST(NonlocalListMutationHidden, IsRefused) {
   std::vector<at::Tensor> list;
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     list.push_back(at::mm(flow.carried[0], one.weight->get()).detach());
     return std::vector<at::Tensor>{flow.carried[0] + list.back() * static_cast<double>(list.size())};
   });
@@ -191,14 +192,14 @@ TEST(NonlocalListMutationHidden, IsRefused) {
 
 /// test_same_graph: one block twice in a chain, its graph ended by one loss.
 TEST(SameGraph, OneBlockManyTimes) {
-  One one(
+  OneBlock one(
       [&](const Flow& flow) { return std::vector<at::Tensor>{at::silu(at::mm(flow.carried[0], one.weight->get()))}; });
   one.expect_equal(5);
 }
 
 /// test_reentrant_backwards: a backward inside a block would end in its recompute's leaves; it may have its own graph.
 TEST(ReentrantBackwards, OfABlocksOwnGraphAreFine) {
-  One one([&](const Flow& flow) {
+  OneBlock one([&](const Flow& flow) {
     at::Tensor inner;
     {
       const at::AutoGradMode on(true);
@@ -213,7 +214,7 @@ TEST(ReentrantBackwards, OfABlocksOwnGraphAreFine) {
 /// set_early_stop_no_recompution_needed. Here a recomputed block runs once whenever a gradient arrives, also where its
 /// backward reads no value (x + 1); where none arrives, it does not run.
 TEST(SetEarlyStop, NoRecomputionNeededRunsOnceOrNever) {
-  One one([&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] + 1, flow.carried[0] + 2}; });
+  OneBlock one([&](const Flow& flow) { return std::vector<at::Tensor>{flow.carried[0] + 1, flow.carried[0] + 2}; });
   const Flow end = run_chain({&one.block}, {{one.x * 1}, {}, {}}, recomputed(&one.state));
   const int calls = one.block.calls;
   const at::Tensor beside = (end.carried[0].detach() * one.x).sum();

@@ -79,6 +79,7 @@ Flow run_chain(const std::vector<Block*>& blocks, Flow flow, const BlockRun& how
 
 Toy::Toy(const ToyOptions& options) : options_(options) {
   const int64_t width = options.width;
+  input_ = data(8, {options.rows, width}, options.dtype).requires_grad_(options.input_grad);
   time_ = make_linear("time", width, width, options.dtype, 100, 2);
   modulation_ = make_linear("modulation", width, 3 * width, options.dtype, 200, 2);
   if (options.outer == Outer::add_only) table_ = make_trained("table", {1, 4 * width}, 300, options.dtype);
@@ -116,7 +117,7 @@ std::vector<at::Tensor> Toy::run(const Flow& flow, int64_t index) {
 
 at::Tensor Toy::loss(const BlockRun& how) {
   Flow flow;
-  flow.carried = {data(8, {options_.rows, options_.width}, options_.dtype)};
+  flow.carried = {input_};
   const at::Tensor mod = modulation();
   if (after_prologue) after_prologue(mod);
   if (share_modulation) flow.shared = {mod};
@@ -127,16 +128,20 @@ at::Tensor Toy::loss(const BlockRun& how) {
 
 void Toy::clear_grads() {
   for (Parameter* parameter : trained()) parameter->value().mutable_grad() = at::Tensor();
+  input_.mutable_grad() = at::Tensor();
 }
 
-Outcome Toy::step(const BlockRun& how) {
+Outcome Toy::step(const BlockRun& how, int backwards) {
   clear_grads();
   Outcome outcome;
   const at::Tensor graph = loss(how);
-  graph.backward();
+  for (int left = backwards - 1; left >= 0; --left) graph.backward({}, /*retain_graph=*/left > 0);
   outcome.loss = graph.detach().clone();
-  for (Parameter* parameter : trained())
-    outcome.grads.push_back(parameter->value().grad().defined() ? parameter->value().grad().clone() : at::Tensor());
+  const auto take = [&](const at::Tensor& grad) {
+    outcome.grads.push_back(grad.defined() ? grad.clone() : at::Tensor());
+  };
+  for (Parameter* parameter : trained()) take(parameter->value().grad());
+  if (options_.input_grad) take(input_.grad());
   clear_grads();
   return outcome;
 }

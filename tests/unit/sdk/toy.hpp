@@ -69,9 +69,10 @@ struct ToyOptions {
   Outer outer = Outer::linear;
   int64_t width = 24;
   int64_t rows = 6;
+  bool input_grad = false;  ///< the tensor that the chain begins with needs a gradient
 };
 
-/// Loss and gradients of one step, in the order of Toy::trained().
+/// Loss and gradients of one step, in the order of Toy::trained(); the chain's input last, where it needs a gradient.
 struct Outcome {
   at::Tensor loss;
   std::vector<at::Tensor> grads;
@@ -83,8 +84,8 @@ class Toy {
   explicit Toy(const ToyOptions& options = {});
   /// The graph of the loss.
   at::Tensor loss(const BlockRun& how);
-  /// Forward, backward, gradients taken and cleared.
-  Outcome step(const BlockRun& how);
+  /// Forward, `backwards` backwards of its graph, gradients taken and cleared.
+  Outcome step(const BlockRun& how, int backwards = 1);
   void clear_grads();
   std::vector<Parameter*> trained();
   /// Name of a trained leaf, for RecomputeState.
@@ -104,6 +105,7 @@ class Toy {
   at::Tensor modulation();
   std::vector<at::Tensor> run(const Flow& flow, int64_t index);
   ToyOptions options_;
+  at::Tensor input_;
   Linear time_, modulation_;
   ParameterPtr table_;
   std::vector<Linear> up_, down_;
