@@ -64,9 +64,9 @@ bool is_pairs(const weights::TensorFile& file) {
 }
 
 /// Reads a file of an adapter that is no LoRA.
-class Reader {
+class AdapterReader {
  public:
-  Reader(const weights::TensorFile& file, const LoraFamily& family, const AdapterKind& kind)
+  AdapterReader(const weights::TensorFile& file, const LoraFamily& family, const AdapterKind& kind)
       : file_(file), family_(family), kind_(kind), names_(family) {}
 
   ReadAdapter read() {
@@ -197,7 +197,7 @@ ReadAdapter read_adapter(const weights::TensorFile& file, const LoraFamily& fami
   const bool only_pairs = kind == nullptr || std::all_of(kind->tensors.begin(), kind->tensors.end(), is_pair_end);
   if (only_pairs || (reads_pairs(*kind) && is_pairs(file)))
     return as_adapter(read_lora(file, family), kind == nullptr ? "" : kind->name, file.metadata());
-  return Reader(file, family, *kind).read();
+  return AdapterReader(file, family, *kind).read();
 }
 
 ReadAdapter as_adapter(LoraFile lora, const std::string& kind, std::map<std::string, std::string> metadata) {
