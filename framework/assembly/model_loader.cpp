@@ -116,20 +116,39 @@ void ModelLoader::attach_adapter(LoadedModel& loaded, const LoadOptions& options
   });
 }
 
-LoadedModel ModelLoader::load(execution::MemoryStack memory, const LoadOptions& options) {
+BuildOptions ModelLoader::build_options(const LoadedModel& loaded, const LoadOptions& options) const {
   const recipe::Recipe& recipe = components_.recipe();
-  const Devices& devices = components_.devices();
-  const bool dry = is_dry(options), read = options.weights != Weights::none;
+  const at::Device first = components_.devices().training().front();
+  BuildOptions build;
+  build.dtype = dtype_of(recipe.model.dtype);
+  build.device = is_dry(options) ? components_.devices().dry(first) : first;
+  build.trained = options.weights != Weights::none && options.trained && !recipe.adapter;
+  build.headers_only = true;
+  build.format = loaded.memory.format();
+  build.before_weight = options.before_weight;
+  build.expanded = options.expanded;
+  return build;
+}
+
+void ModelLoader::read_weights(LoadedModel& loaded, const std::string& config, BuildOptions build,
+                               const LoadOptions& options) {
+  build.headers_only = options.cut != nullptr;  // of a cut model only a part is read
+  build.device = loaded.placement.prologue;
+  build.device_of = [&loaded](const std::string& name) { return loaded.devices.of(name); };
+  SourceBuilder builder(*loaded.source, build);
+  loaded.model = create(loaded, config, builder);
+  loaded.inventory = builder.inventory();
+  if (options.cut == nullptr) return require_packed(loaded);
+  cut(loaded, *options.cut);
+  builder.materialise(loaded.inventory.linears, loaded.inventory.parameters);
+  loaded.inventory.weight_bytes = builder.inventory().weight_bytes;
+}
+
+LoadedModel ModelLoader::load(execution::MemoryStack memory, const LoadOptions& options) {
   LoadedModel loaded;
   loaded.memory = std::move(memory);
   const std::string config = open_source(loaded, options);
-  BuildOptions build;
-  build.dtype = dtype_of(recipe.model.dtype);
-  build.device = dry ? devices.dry(devices.training().front()) : devices.training().front();
-  build.trained = read && options.trained && !recipe.adapter;
-  build.headers_only = true;
-  build.format = loaded.memory.format();
-  build.expanded = options.expanded;
+  const BuildOptions build = build_options(loaded, options);
   refuse_packed_training(build);
   // First from headers alone: the placement needs the blocks, and the weights need the placement.
   SourceBuilder headers(*loaded.source, build);
@@ -140,31 +159,16 @@ LoadedModel ModelLoader::load(execution::MemoryStack memory, const LoadOptions& 
     cut(loaded, *options.cut);
   }
   loaded.parts = placement_request(*loaded.model, loaded.inventory, *loaded.source, build);
-  loaded.parts.devices = devices.training();
+  loaded.parts.devices = components_.devices().training();
   loaded.parts.micro_batches = spec_.micro_batches;
   if (options.placement == nullptr) return loaded;
   place(loaded, options);
-  if (read) {
-    build.headers_only = options.cut != nullptr;  // of a cut model only a part is read
-    build.before_weight = options.before_weight;
-    build.device = loaded.placement.prologue;
-    build.device_of = [&loaded](const std::string& name) { return loaded.devices.of(name); };
-    SourceBuilder builder(*loaded.source, build);
-    loaded.model = create(loaded, config, builder);
-    loaded.inventory = builder.inventory();
-    if (options.cut != nullptr) {
-      cut(loaded, *options.cut);
-      builder.materialise(loaded.inventory.linears, loaded.inventory.parameters);
-      loaded.inventory.weight_bytes = builder.inventory().weight_bytes;
-    } else {
-      require_packed(loaded);
-    }
-  }
-  if (dry) loaded.memory.store_on_shapes(devices.dry(at::kCPU));
+  if (options.weights != Weights::none) read_weights(loaded, config, build, options);
+  if (is_dry(options)) loaded.memory.store_on_shapes(components_.devices().dry(at::kCPU));
   if (options.trained) attach_adapter(loaded, options);
   if (options.expanded) loaded.memory = execution::MemoryStack();  // it has packed, and acts no more
-  if (WeightResidency* residency = loaded.memory.residency(); residency != nullptr && read)
-    residency->plan(loaded.model->blocks());
+  if (options.weights == Weights::none) return loaded;
+  if (WeightResidency* residency = loaded.memory.residency()) residency->plan(loaded.model->blocks());
   return loaded;
 }
 

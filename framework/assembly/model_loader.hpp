@@ -81,6 +81,10 @@ class ModelLoader {
   /// Returns the text of config.json.
   std::string open_source(LoadedModel& loaded, const LoadOptions& options);
   std::unique_ptr<Model> create(const LoadedModel& loaded, const std::string& config, SourceBuilder& builder);
+  /// From headers alone.
+  [[nodiscard]] BuildOptions build_options(const LoadedModel& loaded, const LoadOptions& options) const;
+  /// Builds the model once more, each layer on the device where it is placed.
+  void read_weights(LoadedModel& loaded, const std::string& config, BuildOptions build, const LoadOptions& options);
   /// Gives `loaded` the recipe's adapter, if there is one, not attached.
   void make_adapter(LoadedModel& loaded) const;
   std::vector<Linear> adapted_layers(const LoadedModel& loaded) const;

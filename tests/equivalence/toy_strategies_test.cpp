@@ -113,7 +113,7 @@ TEST_F(ToyStrategies, DeclaredRoundingIsAllowed) {
   execution::MemoryStack stack(std::move(tight));
   stack.check_promises();
   try {
-    prove::run_cell(loader, setting, stack);
+    prove::run_cell(loader, setting, std::move(stack));
     ADD_FAILURE() << "no error";
   } catch (const PluginError& error) {
     EXPECT_NE(std::string(error.what()).find("away from the product with its own dense()"), std::string::npos)
