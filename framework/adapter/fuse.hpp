@@ -2,9 +2,10 @@
 /// without changing what they compute, and so that parting what was joined gives the same bits.
 #pragma once
 
-#include <trainer/sdk/objective.hpp>
+#include <adapter/lora_layer.hpp>
 
 #include <span>
+#include <string>
 #include <vector>
 
 namespace trainer::adapter {

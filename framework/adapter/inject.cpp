@@ -70,43 +70,47 @@ std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::
   return chosen;
 }
 
-std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers) {
+std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers,
+                             std::span<const std::string> in_file) {
   std::vector<std::string> patterns = adapter.targets();
+  if (patterns.empty()) patterns.assign(in_file.begin(), in_file.end());
   if (patterns.empty()) patterns = model.default_targets();
   std::vector<Linear> chosen = chosen_by(patterns, model, layers);
-  if (const auto* from = dynamic_cast<const FromFile*>(&adapter)) require_chosen(from->layers_of_file(), chosen);
+  require_chosen(in_file, chosen);
   return chosen;
 }
 
-std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
-                               at::Device device) {
+std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed, at::Device device,
+                               at::ScalarType dtype) {
   std::vector<Parameter*> parameters;
   for (const Linear& layer : layers) {
     LinearState& state = layer.state();
     KeyedRng rng(seed, RngStream::adapter_init, 0, key_of(state.name));
-    const auto uniform = [&](double low, double high, at::IntArrayRef shape) {
+    AttachContext context{.device = device, .dtype = dtype, .uniform = {}, .normal = {}};
+    context.uniform = [&](double low, double high, at::IntArrayRef shape) {
       if (device.is_meta()) return at::empty(shape, at::device(device).dtype(at::kFloat));
       at::Tensor data = at::empty(shape, at::kFloat);
       rng.fill_uniform(floats(data), static_cast<float>(low), static_cast<float>(high));
       return data.to(device);
     };
-    const auto normal = [&](double mean, double std, at::IntArrayRef shape) {
+    context.normal = [&](double mean, double std, at::IntArrayRef shape) {
       if (device.is_meta()) return at::empty(shape, at::device(device).dtype(at::kFloat));
       at::Tensor data = at::empty(shape, at::kFloat);
       rng.fill_normal(floats(data));
       return data.mul_(std).add_(mean).to(device);
     };
-    state.adapter = adapter.attach(state, uniform, normal);
+    state.adapter = adapter.attach(state, context);
     for (Parameter* parameter : state.adapter->parameters()) parameters.push_back(parameter);
   }
   return parameters;
 }
 
 std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
-                               const std::function<at::Device(const std::string& layer)>& device_of) {
+                               const std::function<at::Device(const std::string& layer)>& device_of,
+                               at::ScalarType dtype) {
   std::vector<Parameter*> parameters;
   for (const Linear& layer : layers)
-    for (Parameter* parameter : inject(adapter, std::span(&layer, 1), seed, device_of(layer.name())))
+    for (Parameter* parameter : inject(adapter, std::span(&layer, 1), seed, device_of(layer.name()), dtype))
       parameters.push_back(parameter);
   return parameters;
 }

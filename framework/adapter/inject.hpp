@@ -1,7 +1,8 @@
 /// @file Chooses the linear layers that an adapter trains, and hangs it on them.
 #pragma once
 
-#include <trainer/sdk/objective.hpp>
+#include <trainer/sdk/adapter.hpp>
+#include <trainer/sdk/model.hpp>
 
 #include <functional>
 #include <span>
@@ -18,26 +19,22 @@ bool matches(std::string_view pattern, std::string_view name);
 /// (bad_recipe) for a pattern that matches nothing, with near names.
 std::vector<Linear> select(std::span<const Linear> layers, std::span<const std::string> patterns);
 
-/// An adapter whose values come from a file: what it holds for a layer that is no target would be left out of training
-/// and export.
-class FromFile {
- public:
-  virtual ~FromFile() = default;
-  [[nodiscard]] virtual std::vector<std::string> layers_of_file() const = 0;  ///< empty: there is no file
-};
-
-/// The layers that an adapter trains: its own patterns, or the model's default ones. A lone "*" (targets = "all") means
-/// every linear layer of the blocks: embedders, shared modulation and the final projection must be named. Throws Error
-/// (bad_recipe) naming the layers of a FromFile's file that are not among them, and as `select` does.
-std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers);
+/// The layers that an adapter trains: its own patterns, or those of `in_file` (the file that it starts from), or the
+/// model's default ones. A lone "*" (targets = "all") means every linear layer of the blocks: embedders, shared
+/// modulation and the final projection must be named. Throws Error (bad_recipe) naming the layers of `in_file` that are
+/// not among them: what the file holds for them would be lost; and as `select` does.
+std::vector<Linear> targeted(const Adapter& adapter, Model& model, std::span<const Linear> layers,
+                             std::span<const std::string> in_file = {});
 
 /// Attaches the adapter to `layers` and returns its trained parameters in order. Initial values are keyed by (seed,
-/// layer name): they do not depend on which other layers are targeted. Data is made on the CPU and moved to `device`.
-std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
-                               at::Device device);
+/// layer name): they do not depend on which other layers are targeted. Random data is made on the CPU and moved to
+/// `device`. `dtype` is the model's compute dtype.
+std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed, at::Device device,
+                               at::ScalarType dtype = at::kFloat);
 
 /// The same, each layer's on the device that `device_of` gives for its name.
 std::vector<Parameter*> inject(const Adapter& adapter, std::span<const Linear> layers, uint64_t seed,
-                               const std::function<at::Device(const std::string& layer)>& device_of);
+                               const std::function<at::Device(const std::string& layer)>& device_of,
+                               at::ScalarType dtype = at::kFloat);
 
 }  // namespace trainer::adapter

@@ -6,12 +6,15 @@
 /// first file's bits.
 #pragma once
 
-#include <trainer/sdk/objective.hpp>
+#include <adapter/lora_keys.hpp>
+#include <adapter/lora_layer.hpp>
+#include <trainer/sdk/layers.hpp>
 #include <weights/tensor_file.hpp>
 
-#include <adapter/lora_keys.hpp>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,14 +24,9 @@ struct LoraFile {
   std::vector<LoraLayer> layers;  ///< on the CPU, stored dtype, in the order of their names
   std::string format;  ///< that it was read in, "diffusers"; "other" when no format of the family is exactly so
   std::string alpha;   ///< where alpha comes from, in words
-  std::optional<int64_t> step;  ///< of the run that made it, as its metadata says
+  std::optional<int64_t> step;                   ///< of the run that made it, as its metadata says
+  std::map<std::string, std::string> more = {};  ///< to write: entries of the metadata beside the usual ones
 };
-
-/// Whether any tensor of the file is named like a part of a LoRA (or of its relatives: LoKr, LoHa, DoRA).
-bool is_lora(const weights::TensorFile& file);
-
-/// Whether most tensors are named like a part of a LoRA on a layer of the family; nothing is read.
-bool knows_names(const LoraFamily& family, const weights::TensorFile& file);
 
 /// The family of a model component that has none: canonical names without a prefix.
 LoraFamily plain_family(const std::string& name);

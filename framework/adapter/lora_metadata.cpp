@@ -58,6 +58,7 @@ weights::Metadata export_metadata(const LoraFile& lora, std::span<const LoraLaye
   if (format.peft_config) metadata[kPeftMetadata] = peft_config(layers, format.prefix);
   if (format.keys == LoraKeys::kohya) add_kohya(metadata, layers);
   if (family.metadata != nullptr) metadata.merge(family.metadata(format.name, shapes));
+  metadata.insert(lora.more.begin(), lora.more.end());
   return metadata;
 }
 

@@ -1,5 +1,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
+#include <adapter/file_problems.hpp>
 #include <adapter/fuse.hpp>
 #include <adapter/lora_file.hpp>
 #include <adapter/lora_stated.hpp>
@@ -14,24 +15,6 @@
 
 namespace trainer::adapter {
 namespace {
-
-/// Mistakes of a file, one a line; of a file that is something else altogether the first ones are enough.
-class Problems {
- public:
-  void add(const std::string& text) {
-    if (++count_ <= kShown) text_ += "\n  " + text;
-  }
-  void throw_if_any(const std::string& what, const char* code) const {
-    if (count_ == 0) return;
-    const std::string more = count_ > kShown ? "\n  and " + std::to_string(count_ - kShown) + " more" : "";
-    throw Error(ExitCode::bad_input, what + text_ + more, code);
-  }
-
- private:
-  static constexpr std::size_t kShown = 20;
-  std::size_t count_ = 0;
-  std::string text_;
-};
 
 /// One layer as the file has it: fused, and under the file's name.
 struct Pair {
@@ -67,7 +50,8 @@ class Reader {
   [[noreturn]] void refuse_other() const {
     throw Error(ExitCode::bad_input,
                 file_.path().string() + ": belongs to a " + other_ +
-                    "; only LoRA is read. To draw with what a run trained otherwise let the run do it: sample.prompts "
+                    "; where no adapter plugin lists its tensors, only LoRA is read. To draw with what a run trained "
+                    "otherwise let the run do it: sample.prompts "
                     "in its recipe",
                 "LORA_KEYS");
   }
@@ -142,7 +126,7 @@ class Reader {
     const StatedScales stated(file_.path(), file_.metadata(), pairs_.begin()->second.target.prefix);
     const std::optional<double> folded = stated_folded_scale(file_.path(), file_.metadata());
     bool tensors = false, taken_out = false;
-    Problems twice;
+    FileProblems twice;
     std::set<std::string> seen;
     for (const auto& [name, pair] : pairs_) {
       LoraLayer layer{pair.target.layers.front(), pair.down, pair.up, 0};
@@ -173,28 +157,10 @@ class Reader {
   LayerNames names_;
   std::map<std::string, Pair> pairs_;
   std::string other_;  ///< kind of an adapter that is no LoRA, if there is any
-  Problems problems_;
+  FileProblems problems_;
 };
 
 }  // namespace
-
-bool is_lora(const weights::TensorFile& file) {
-  for (const std::string& name : file.names()) {
-    const std::optional<LoraKey> key = parse_lora_key(name);
-    if ((key && key->part != LoraPart::alpha) || !other_adapter(name).empty()) return true;
-  }
-  return false;
-}
-
-bool knows_names(const LoraFamily& family, const weights::TensorFile& file) {
-  const LayerNames names(family);
-  const std::vector<std::string> all = file.names();
-  const auto known = std::count_if(all.begin(), all.end(), [&](const std::string& name) {
-    const std::optional<LoraKey> key = parse_lora_key(name);
-    return key && names.resolve(key->stem);
-  });
-  return 2 * static_cast<std::size_t>(known) > all.size();
-}
 
 LoraFamily plain_family(const std::string& name) {
   LoraFamily family;
@@ -216,7 +182,7 @@ void check_layers(const std::string& where, std::span<const LoraLayer> layers, s
     known.emplace(linear.name(), &linear.state());
     names.push_back(linear.name());
   }
-  Problems problems;
+  FileProblems problems;
   for (const LoraLayer& layer : layers) {
     const auto it = known.find(layer.layer);
     if (it == known.end()) {

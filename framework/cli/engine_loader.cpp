@@ -1,4 +1,4 @@
-#include <train/engine.h>
+#include <engine/engine.h>
 #include <base/files.hpp>
 #include <base/printable.hpp>
 #include <base/utf8.hpp>

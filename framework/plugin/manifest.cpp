@@ -27,20 +27,14 @@ std::vector<std::filesystem::path> manifest_files(const std::filesystem::path& f
   return files;
 }
 
-/// With what comes with the program, built in or as a plugin. Two of others: the folder that is named first counts.
+/// With a plugin that comes with the program. Of two others, the one in the folder that is named first counts.
 std::optional<Clash> clash_with(const std::vector<Manifest>& before, const Manifest& one) {
-  const auto text = [&](const std::string& theirs, const std::string& ours) {
-    return "the " + one.schema.kind + " \"" + one.schema.name + "\" of " + theirs +
-           " has the name of the program's own" + ours +
-           "; give the plugin another name, or take its folder from the search path";
-  };
   const auto clash = [&](const Manifest& theirs, const Manifest& ours) {
-    return Clash{one.schema.kind, one.schema.name, text(theirs.file.string(), ", " + ours.file.string())};
+    return Clash{one.schema.kind, one.schema.name,
+                 "the " + one.schema.kind + " \"" + one.schema.name + "\" of " + theirs.file.string() +
+                     " has the name of the program's own, " + ours.file.string() +
+                     "; give the plugin another name, or take its folder from the search path"};
   };
-  if (!is_own(one))
-    for (const recipe::ComponentSchema& schema : recipe::builtin_components())
-      if (schema.kind == one.schema.kind && schema.name == one.schema.name)
-        return Clash{schema.kind, schema.name, text(one.file.string(), ", which is built in")};
   const Manifest* const other = find_manifest(before, one.schema.kind, one.schema.name);
   if (other == nullptr || is_own(one) == is_own(*other)) return std::nullopt;
   std::error_code error;  // the same folder under two names is no second plugin

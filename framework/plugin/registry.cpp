@@ -63,10 +63,4 @@ void StagedRegistrar::merge_into(Registry& registry) {
   registry.placements.merge(staged_.placements);
 }
 
-void register_builtin(Registry& registry, void (*init)(Registrar&)) {
-  StagedRegistrar registrar(registry);
-  init(registrar);
-  registrar.merge_into(registry);
-}
-
 }  // namespace trainer::plugin

@@ -1,4 +1,4 @@
-/// @file Every component of the program by kind and name: built-in and from plugins, through the same door.
+/// @file Every component that plugins offer, by kind and name.
 #pragma once
 
 #include <plugin/guard.hpp>
@@ -45,8 +45,5 @@ class StagedRegistrar final : public Registrar {
   const Registry& present_;
   Registry staged_;
 };
-
-/// Registers components that are part of the program (framework modules call it with their own init).
-void register_builtin(Registry& registry, void (*init)(Registrar&));
 
 }  // namespace trainer::plugin

@@ -4,13 +4,13 @@
 
 namespace trainer::recipe {
 
-Options default_options(const ComponentSchema& schema) {
+Options default_options(const ComponentSchema& schema, bool from_file) {
   Table values;
   for (const OptionSpec& option : schema.options) {
     if (option.required)
       throw Error(ExitCode::bad_recipe, "the " + schema.kind + " \"" + schema.name + "\" cannot be made without \"" +
                                             option.key + "\", which has no default");
-    values[option.key] = option.fallback;
+    values[option.key] = option.in_file && from_file ? Value{} : option.fallback;
   }
   for (const OptionSpec& option : schema.options)
     if (!option.same_as.empty()) values[option.key] = values[option.same_as];

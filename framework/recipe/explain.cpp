@@ -117,7 +117,8 @@ std::string default_in_words(const OptionSpec& spec, const std::string& quote) {
   if (!spec.fallback_text.empty()) return spec.fallback_text;
   if (spec.fallback.empty()) return "none";
   const auto* text = spec.fallback.get_if<std::string>();
-  return text != nullptr && text->empty() ? "empty" : quote + toml_text(spec.fallback) + quote;
+  if (text != nullptr && text->empty()) return "empty";
+  return quote + toml_text(spec.fallback) + quote + (spec.in_file ? "; with a file in path what the file says" : "");
 }
 
 std::string limits_in_words(const OptionSpec& spec, const std::string& quote) {

@@ -2,6 +2,7 @@
 
 #include <recipe/compose.hpp>
 #include <recipe/fields.hpp>
+#include <recipe/locate.hpp>
 #include <recipe/rules.hpp>
 #include <recipe/values.hpp>
 #include <recipe/write.hpp>
@@ -229,7 +230,6 @@ class RecipeReader {
 
 ComponentList::ComponentList(std::span<const ComponentSchema> plugins) {
   for (const ComponentSchema& component : plugins) all_.push_back(&component);
-  for (const ComponentSchema& component : builtin_components()) all_.push_back(&component);
 }
 
 const ComponentSchema* ComponentList::find(std::string_view kind, std::string_view name) const {
@@ -253,9 +253,7 @@ std::string ComponentList::unknown(std::string_view kind, std::string_view name)
          (list.empty() ? "; no plugin of this kind was found" : list);
 }
 
-namespace {
-
-Recipe from_tree(Node root, const std::string& file, std::span<const std::string> overrides,
+Recipe read_tree(Node root, const std::string& file, std::span<const std::string> overrides,
                  std::span<const ComponentSchema> components, const LoadOptions& options) {
   root.position = {file, 1, 1};
   Reading reading;
@@ -267,42 +265,20 @@ Recipe from_tree(Node root, const std::string& file, std::span<const std::string
   check_rules(recipe, root, reading.problems);
   reading.problems.throw_if_any(ExitCode::bad_recipe);
   recipe.paths_as_written = std::move(reading.paths_as_written);
+  recipe.positions = positions_of(root);
   fill_in_paths(recipe);
-  fill_in_rank(recipe);
   return recipe;
 }
-
-}  // namespace
 
 Recipe load(const std::string& file, std::span<const std::string> overrides,
             std::span<const ComponentSchema> components, const LoadOptions& options) {
-  return from_tree(read_with_bases(file), file, overrides, components, options);
+  return read_tree(read_with_bases(file), file, overrides, components, options);
 }
 
 Recipe load_stored(const std::string& text, const std::string& name, std::span<const ComponentSchema> components) {
-  return from_tree(read_stored(text, name), name, {}, components, {.paths_must_exist = false});
+  return read_tree(read_stored(text, name), name, {}, components, {.paths_must_exist = false});
 }
 
 void check_syntax(const std::string& file) { read_with_bases(file); }
-
-Recipe defaults() {
-  Recipe recipe;
-  const auto take = [](Component& component, const std::string& section, std::string_view kind, const char* fallback) {
-    component.kind = fallback;
-    for (const ComponentSchema& schema : builtin_components()) {
-      if (schema.kind != kind || schema.name != fallback) continue;
-      Reading reading;
-      component.options = Options(section, read_table(nullptr, {}, section, join(schema.options), {}, reading));
-    }
-  };
-  take(recipe.model, "model", "model", "flux2");
-  take(recipe.text_encoder, "text_encoder", "text_encoder", "mistral");
-  take(recipe.autoencoder, "autoencoder", "autoencoder", "flux2_vae");
-  take(recipe.adapter.emplace(), "adapter", "adapter", "lora");
-  fill_in_rank(recipe);
-  take(recipe.objective, "objective", "objective", "flow_matching");
-  take(recipe.placement, "placement", "placement", "single");
-  return recipe;
-}
 
 }  // namespace trainer::recipe

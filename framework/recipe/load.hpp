@@ -1,6 +1,7 @@
 /// @file Recipes in and out: TOML files with `extends` and `--set` to a checked Recipe, and back to resolved TOML.
 #pragma once
 
+#include <recipe/document.hpp>
 #include <recipe/recipe.hpp>
 #include <recipe/schema.hpp>
 
@@ -17,12 +18,16 @@ struct LoadOptions {
 };
 
 /// Reads and checks a recipe. `overrides` are "key=value" texts of --set, applied last, in order; `components` are the
-/// schemas of the plugins found (built-in ones are added here). Relative paths are relative to the file they stand in,
+/// schemas of the plugins found. Relative paths are relative to the file they stand in,
 /// on the command line and for run.output to the current folder; "~/" and ${HOME}, ${XDG_CACHE_HOME}, ${TRAINER_DATA},
 /// ${TRAINER_MODELS} are expanded in paths, once; "$${" is a literal "${".
 /// Throws Error: not_found (no such file), bad_recipe with all mistakes at once, one "file:line:col: message" a line.
 Recipe load(const std::string& file, std::span<const std::string> overrides,
             std::span<const ComponentSchema> components, const LoadOptions& options = {});
+
+/// The same from a tree (see compose.hpp), read from `file`.
+Recipe read_tree(Node root, const std::string& file, std::span<const std::string> overrides,
+                 std::span<const ComponentSchema> components, const LoadOptions& options);
 
 /// A recipe that a run stored (to_toml with absolute paths), from memory: no file is read or written, no path needs to
 /// exist. Throws Error as load does, with `name` for the file.
@@ -30,9 +35,6 @@ Recipe load_stored(const std::string& text, const std::string& name, std::span<c
 
 /// Only reads the file and its `extends` as TOML. Throws as load does.
 void check_syntax(const std::string& file);
-
-/// A recipe with every default and the built-in components; paths are empty.
-Recipe defaults();
 
 enum class PathStyle { absolute, as_written };
 

@@ -29,6 +29,7 @@ const std::vector<OptionSpec>& option_keys() {
       {.key = "alias", .type = kString},
       {.key = "required", .type = kBool},
       {.key = "must_exist", .type = kBool},
+      {.key = "in_file", .type = kBool},
       {.key = "min", .type = kFloat},
       {.key = "max", .type = kFloat},
       {.key = "above", .type = kFloat},
@@ -106,6 +107,7 @@ class ManifestReader {
     }
     check_kind();
     read_needs();
+    read_tensors();
     read_options();
     reading_.problems.throw_if_any(ExitCode::plugin_rejected);  // candidates are read by the options
     read_candidates();
@@ -161,6 +163,25 @@ class ManifestReader {
     }
     reading_.problems.add(node->position,
                           "needs: a component of kind " + in_quotes(schema_.kind) + " may have " + valid);
+  }
+
+  /// The ends of the names in an adapter's files.
+  void read_tensors() {
+    const Node* node = root_.find("tensors");
+    if (node == nullptr) return;
+    if (schema_.kind != "adapter")
+      reading_.problems.add(node->position,
+                            "tensors: only adapters write files of their own, this is " + in_quotes(schema_.kind));
+    const Value value = read_value(*node, {.key = "tensors", .type = kStringList, .min_items = 1}, "tensors", reading_);
+    if (value.empty()) return;
+    for (const Value& item : *value.get_if<Array>()) {
+      const auto& end = *item.get_if<std::string>();
+      if (end.empty() || end.front() == '.' || end.back() == '.')
+        reading_.problems.add(node->position, "tensors: " + in_quotes(end) +
+                                                  " is not the end of a name; write \"lora_A.weight\" for the tensors "
+                                                  "\"LAYER.lora_A.weight\"");
+      schema_.tensors.push_back(end);
+    }
   }
 
   void read_options() {
@@ -238,6 +259,9 @@ class ManifestReader {
     } else if (spec.same_as.empty() && !spec.required && spec.choices.empty() && (spec.type & (kPath | kString)) != 0) {
       spec.fallback = {std::string()};
     }
+    if (spec.in_file && schema_.kind != "adapter")
+      reading_.problems.add(node.find("in_file")->position,
+                            "option " + in_quotes(spec.key) + ": only an adapter's options can stand in a file");
     schema_.options.push_back(std::move(spec));
   }
 
@@ -251,6 +275,7 @@ class ManifestReader {
     spec.alias = get_or<std::string>(values, "alias", {});
     spec.required = get_or(values, "required", false);
     spec.must_exist = get_or(values, "must_exist", false);
+    spec.in_file = get_or(values, "in_file", false);
     spec.min = limit(values, "min");
     spec.max = limit(values, "max");
     spec.above = limit(values, "above");

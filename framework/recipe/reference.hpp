@@ -14,7 +14,7 @@ namespace trainer::recipe {
 /// nearest name.
 std::string explain(std::string_view key, std::span<const ComponentSchema> components);
 
-/// The whole reference as Markdown (built-in components are added).
+/// The whole reference as Markdown.
 std::string reference_markdown(std::span<const ComponentSchema> components);
 
 }  // namespace trainer::recipe

@@ -14,7 +14,7 @@
 
 namespace trainer::recipe {
 
-/// The plugins' and the built-in components; a plugin comes before a built-in of the same name.
+/// The components of the plugins that were found.
 class ComponentList {
  public:
   explicit ComponentList(std::span<const ComponentSchema> plugins);
@@ -33,9 +33,6 @@ inline constexpr std::array<std::string_view, 6> kPictureKeys = {"metadata", "ca
 
 /// Rules that involve several keys, or a format the schema does not know.
 void check_rules(const Recipe& recipe, const Node& root, Problems& problems);
-
-/// The rank of a LoRA that starts fresh; one from a file takes the file's.
-void fill_in_rank(Recipe& recipe);
 
 /// Fills in what follows from other keys: run.name, run.output, text_encoder.tokenizer, cache.folder.
 void fill_in_paths(Recipe& recipe);

@@ -49,6 +49,7 @@ struct OptionSpec {
   std::string alias{};                          ///< another name of the key ("device" for "devices")
   bool must_exist = false;                      ///< paths: the file or folder must be there
   bool from_working_folder = false;             ///< paths: relative to the current folder, not the recipe's
+  bool in_file = false;                         ///< adapters: has no default where `path` is given, the file says it
 };
 
 /// Options of a memory strategy with which the planner may choose it (`[[candidate]]` of its manifest).
@@ -68,7 +69,7 @@ struct Tolerance {
   double dense = 0.1;
 };
 
-/// What a component (plugin or built-in) can be told.
+/// What a component can be told.
 struct ComponentSchema {
   std::string name;     ///< the value of the section's `kind` ("flux2"); for memory the name in `memory.strategies`
   std::string kind;     ///< model, text_encoder, autoencoder, objective, adapter, memory, placement
@@ -80,6 +81,7 @@ struct ComponentSchema {
   [[nodiscard]] bool needs_the(std::string_view what) const;
   std::vector<Candidate> candidates{};  ///< memory strategies: what `memory.budget` chooses from
   Tolerance tolerance{};                ///< memory strategies that pack weights
+  std::vector<std::string> tensors{};   ///< adapters: what the names of the tensors in their files end in
 };
 
 /// One table of the recipe.
@@ -92,18 +94,12 @@ struct SectionSchema {
   std::vector<OptionSpec> options{};  ///< the keys the framework reads
 };
 
-/// Reads `name`, `kind`, `summary`, `needs`, the `[[option]]`, `[[candidate]]` and `[tolerance]` tables of a plugin
-/// manifest; other keys are the loader's. A candidate holds values for options of the component, checked like those of
-/// a recipe. Option keys: key, type, default, default_text, same_as, required, min, max, above, multiple_of, min_items,
-/// max_items, choices, unit, help, alias, must_exist. `file` names the manifest in messages. Throws Error
-/// (plugin_rejected) listing every mistake as file:line:col, among them a default that breaks its own rules.
+/// Reads `name`, `kind`, `summary`, `needs`, `tensors`, the `[[option]]`, `[[candidate]]` and `[tolerance]` tables of a
+/// plugin manifest; other keys are the loader's. A candidate holds values for options of the component, checked like
+/// those of a recipe. Option keys: key, type, default, default_text, same_as, required, min, max, above, multiple_of,
+/// min_items, max_items, choices, unit, help, alias, must_exist, in_file. `file` names the manifest in messages. Throws
+/// Error (plugin_rejected) listing every mistake as file:line:col, among them a default that breaks its own rules.
 ComponentSchema parse_component_schema(std::string_view manifest, const std::string& file);
-
-/// Of a LoRA that starts fresh and is told no rank.
-inline constexpr int64_t kDefaultRank = 32;
-
-/// The components that are part of the framework: objective `flow_matching`, adapter `lora`.
-const std::vector<ComponentSchema>& builtin_components();
 
 /// The sections of a recipe in the order of the reference.
 const std::vector<SectionSchema>& sections();

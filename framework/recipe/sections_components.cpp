@@ -3,7 +3,7 @@
 namespace trainer::recipe {
 namespace {
 
-constexpr const char* kKindHelp = "Name of the plugin or built-in component.";
+constexpr const char* kKindHelp = "Name of the component, which a plugin offers.";
 
 Field<Component> kind_field(const char* fallback) {
   return field(&Component::kind, {.key = "kind", .fallback = {std::string(fallback)}, .help = kKindHelp});
@@ -67,8 +67,8 @@ const std::vector<Field<Component>>& adapter_fields() {
       field(&Component::path, {.key = "path",
                                .type = kPath,
                                .fallback_text = "none",
-                               .help = "LoRA file to start from, in any format the model knows (docs/lora-formats.md); "
-                                       "for lora together with init = \"file\".",
+                               .help = "File of the adapter to start from; a LoRA in any format the model knows "
+                                       "(docs/lora-formats.md). For lora together with init = \"file\".",
                                .must_exist = true}),
   };
   return fields;
@@ -85,8 +85,16 @@ const std::vector<Field<Placement>>& placement_fields() {
       field(&Placement::devices, {.key = "devices",
                                   .type = kString | kStringList,
                                   .min_items = 1,
-                                  .help = "The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"].",
+                                  .help = "The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"]; "
+                                          "[\"sim:0\", \"sim:1\"] are simulated.",
                                   .alias = "device"}),
+      field(&Placement::simulated,
+            {.key = "simulated",
+             .type = kString | kStringList,
+             .max_items = 16,
+             .help = "The memory of the simulated devices \"sim:0\", \"sim:1\", ..., one amount a device, e.g. "
+                     "[\"24GB\", \"24GB\"]: there are as many, and what does not fit is out of memory. Left out, there "
+                     "are four without a limit."}),
   };
   return fields;
 }

@@ -178,12 +178,15 @@ class TableReader {
   }
 
   Table finish(const SourcePosition& position, bool report_missing) {
+    const auto path = values_.find("path");
+    const auto* file = path == values_.end() ? nullptr : path->second.get_if<std::string>();
+    const bool from_file = file != nullptr && !file->empty();
     for (const OptionSpec* spec : specs_) {
       if (given_.count(spec->key) != 0) continue;
       if (spec->required && report_missing) {
         reading_.problems.add(position, "missing key " + in_quotes(full(spec->key)) + ": " + spec->help);
       }
-      values_[spec->key] = spec->fallback;
+      values_[spec->key] = spec->in_file && from_file ? Value{} : spec->fallback;
     }
     for (const OptionSpec* spec : specs_) {
       if (!spec->same_as.empty() && given_.count(spec->key) == 0) {

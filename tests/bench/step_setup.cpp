@@ -3,7 +3,6 @@
 
 #include <adapter/inject.hpp>
 #include <nlohmann/json.hpp>
-#include <objective/flow_matching.hpp>
 #include <recipe/default_options.hpp>
 #include <support/device.hpp>
 #include <weights/model_files.hpp>
@@ -14,12 +13,12 @@ namespace trainer::bench {
 namespace {
 
 /// Synthetic samples of one shape, the same every step.
-class OneBatch final : public train::BatchSource {
+class OneBatch final : public execution::BatchSource {
  public:
   OneBatch(const nlohmann::json& settings, int64_t channels, int64_t text_width, at::Device device) {
     const int64_t batch = settings.at("batch"), height = settings.at("height"), width = settings.at("width");
     const auto normal = [](uint64_t sample, at::IntArrayRef shape) {
-      return train::keyed_normal(KeyedRng(1, RngStream::synthetic, 0, sample), shape);
+      return execution::keyed_normal(KeyedRng(1, RngStream::synthetic, 0, sample), shape);
     };
     batch_.latents = normal(0, {batch, channels, 1, height, width}).to(device);
     batch_.conditioning["prompt_embeds"] = normal(1, {batch, settings.at("tokens").get<int64_t>(), text_width})
@@ -68,8 +67,8 @@ Options objective_options() {
 
 Setup::Setup(const nlohmann::json& settings)
     : device_(testing::open_device(settings.at("device"), "device")), loader_(folders_of(settings)) {
-  plugin::register_builtin(loader_.registry(), adapter::register_lora);
-  plugin::register_builtin(loader_.registry(), objective::register_flow_matching);
+  loader_.require("adapter", "lora");
+  loader_.require("objective", "flow_matching");
   load_strategies(settings);
   build_model(settings);
   const std::vector<Parameter*> trained = add_adapter(*model_, settings.at("rank"));
@@ -79,13 +78,13 @@ Setup::Setup(const nlohmann::json& settings)
   placement_.schedule = {{Pass::forward, 0, 0}, {Pass::backward, 0, 0}};
   optimizer_ = std::make_unique<optim::AdamW>(trained, optim::AdamWOptions{});
   const optim::LrSchedule schedule{.kind = "constant", .lr = 1e-4};
-  train::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, schedule, 0.0};
+  execution::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, schedule, 0.0};
   parts.update_first = !device_.is_cpu();  // as a run does
-  trainer_ = std::make_unique<train::Trainer>(std::move(parts), 0);
+  trainer_ = std::make_unique<execution::Trainer>(std::move(parts), 0);
 }
 
 void Setup::load_strategies(const nlohmann::json& settings) {
-  std::vector<train::MemoryStack::Named> strategies;
+  std::vector<execution::MemoryStack::Named> strategies;
   const auto add = [&](const std::string& name, const Table& changes) {
     loader_.require("memory", name);
     strategies.push_back(
@@ -98,7 +97,7 @@ void Setup::load_strategies(const nlohmann::json& settings) {
     add("selective_checkpointing", {{"elide", elide}, {"save", {Array{Value{kept}}}}});
   if (const std::string format = settings.at("format"); !format.empty())
     add(format, settings.at("fast_accumulation").get<bool>() ? Table{{"fast_accumulation", {true}}} : Table{});
-  memory_ = std::make_unique<train::MemoryStack>(std::move(strategies));
+  memory_ = std::make_unique<execution::MemoryStack>(std::move(strategies));
 }
 
 std::string Setup::open_weights(const nlohmann::json& settings, at::ScalarType dtype) {
@@ -115,12 +114,12 @@ std::string Setup::open_weights(const nlohmann::json& settings, at::ScalarType d
 
 void Setup::build_model(const nlohmann::json& settings) {
   loader_.require("model", "flux2");
-  train::BuildOptions options;
+  assembly::BuildOptions options;
   options.dtype = settings.at("dtype") == "bf16" ? at::kBFloat16 : at::kFloat;
   options.device = device_;
   options.format = memory_->format();
   const std::string config = open_weights(settings, options.dtype);
-  builder_ = std::make_unique<train::SourceBuilder>(*source_, options);
+  builder_ = std::make_unique<assembly::SourceBuilder>(*source_, options);
   const Options model_options = options_of(loader_, "model", "flux2", {{"fused", {settings.at("fused").get<bool>()}}});
   model_ = loader_.registry().models.at("flux2").create(ModelContext{model_options, *source_, config, *builder_});
   parameters_ = builder_->inventory().parameter_count;

@@ -2,12 +2,11 @@
 /// sides: model, adapter and strategies come from the plugins of the build, the data is synthetic.
 #pragma once
 
-#include <adapter/lora.hpp>
 #include <optim/adamw.hpp>
 #include <plugin/loader.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/keyed_random.hpp>
-#include <train/trainer.hpp>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
+#include <execution/trainer.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -19,7 +18,7 @@ class Setup {
   /// plugins (folders), dtype ("fp32", "bf16"), checkpointing ("none", "full", or an entry of selective_checkpointing's
   /// `save`), elide, format ("" or a strategy that packs weights), fused, batch, height, width, tokens, rank.
   explicit Setup(const nlohmann::json& settings);
-  train::Trainer& trainer() { return *trainer_; }
+  execution::Trainer& trainer() { return *trainer_; }
   [[nodiscard]] int64_t parameters() const { return parameters_; }
   [[nodiscard]] at::Device device() const { return device_; }
   /// Heavy operations that the recompute of one step ran, and their floating-point operations, as the engine reports
@@ -36,16 +35,16 @@ class Setup {
   at::Device device_;
   plugin::Loader loader_;
   std::shared_ptr<WeightSource> source_;
-  std::unique_ptr<train::MemoryStack> memory_;
-  std::unique_ptr<train::SourceBuilder> builder_;
+  std::unique_ptr<execution::MemoryStack> memory_;
+  std::unique_ptr<assembly::SourceBuilder> builder_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Adapter> adapter_;
   std::unique_ptr<Objective> objective_;
-  std::unique_ptr<train::BatchSource> data_;
+  std::unique_ptr<execution::BatchSource> data_;
   std::unique_ptr<optim::AdamW> optimizer_;
-  std::unique_ptr<train::Trainer> trainer_;
+  std::unique_ptr<execution::Trainer> trainer_;
   PlacementPlan placement_;
-  train::KeyedRandom random_{0};
+  execution::KeyedRandom random_{0};
   int64_t parameters_ = 0;
 };
 

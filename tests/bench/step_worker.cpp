@@ -22,7 +22,7 @@
 #include <matmul/matmul.hpp>
 #include <metrics/meter.hpp>
 #include <nlohmann/json.hpp>
-#include <train/profile/profiler.hpp>
+#include <run/profiler.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ void count_operators(Setup& setup) {
 
 /// A table of where the time of a step goes; the trace lies in `folder`.
 void profile_steps(Setup& setup, int64_t steps, const std::string& folder) {
-  trainer::train::Profiler profiler(steps, folder, {setup.device()});
+  trainer::run::Profiler profiler(steps, folder, {setup.device()});
   std::string text;
   while (text.empty()) {
     setup.trainer().step();

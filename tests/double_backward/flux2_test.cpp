@@ -4,7 +4,7 @@
 
 #include <parity/train/fixture.hpp>
 #include <support/components.hpp>
-#include <train/forward.hpp>
+#include <execution/forward.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 namespace trainer::parity {
@@ -32,13 +32,13 @@ class DoubleBackward : public ::testing::TestWithParam<std::filesystem::path> {
 
   /// Forward and backward of sum(out * cotangent) through the engine that the loop uses.
   Result gradients(bool recompute, at::ScalarType dtype = at::kFloat, bool two_nodes = false) const {
-    train::LoadedModel loaded = load_transformer(GetParam(), dtype);
+    assembly::LoadedModel loaded = load_transformer(GetParam(), dtype);
     attach_lora(loaded, spec_["rank"], spec_["alpha"], spec_["target_modules"], tensors_, "init.");
     for (const Linear& linear : loaded.adapted)
       if (two_nodes) linear.state().adapter = std::make_unique<AfterTheLayer>(std::move(linear.state().adapter));
-    std::vector<train::MemoryStack::Named> strategies;
+    std::vector<execution::MemoryStack::Named> strategies;
     if (recompute) strategies.push_back({"full_checkpointing", std::make_unique<testing::RecomputeAll>()});
-    const train::MemoryStack memory(std::move(strategies));
+    const execution::MemoryStack memory(std::move(strategies));
     NamedTensors inputs{{"latents", latents_of(dit_.at("in.hidden_states"), grid_)},
                         {"prompt_embeds", dit_.at("in.encoder_hidden_states")},
                         {"timestep", dit_.at("in.timestep")}};

@@ -6,6 +6,7 @@ TRAINER_STRANGERS is the folder with the plugins that tests/out_of_tree builds a
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from program import (
     ROOT,
     SMALL,
     Case,
+    RunCase,
     hash_of,
     log_lines,
     read_header,
@@ -273,6 +275,63 @@ class Experts(Strangers):
             )
             pictures[seeds] = output.read_bytes()
         self.assertEqual(len(set(pictures.values())), 3, "each expert has a part in the picture")
+
+
+class AdapterFiles(RunCase, Strangers):
+    """A third party's adapter on FLUX.2: what it writes, the program reads again everywhere."""
+
+    def recipe(self, name, *keys):
+        """small.toml with [adapter] of these lines alone."""
+        quickstart = ROOT / "recipes" / "quickstart.toml"
+        text = quickstart.read_text().replace('"quickstart/', f'"{quickstart.parent}/quickstart/')
+        self.write("quickstart.toml", re.sub(r"\[adapter\]\n([^\[].*\n|\n)*", "", text))
+        small = SMALL.read_text().replace("../../recipes/quickstart.toml", "quickstart.toml")
+        return self.write(name, small.replace("rank = 4\nalpha = 4\n", "\n".join(keys) + "\n"))
+
+    def test_round_trip(self):
+        recipe = self.recipe("lokr.toml", 'kind = "lokr"', "rank = 2", "factor = 4")
+        self.train(self.folder / "first", recipe=recipe, run__steps=3)
+        file = self.folder / "first/lora/small-3.safetensors"
+        header, _ = read_header(file)
+        self.assertEqual(header["__metadata__"]["trainer.adapter"], "lokr")
+        self.assertEqual(header["__metadata__"]["lokr.factor"], "4")
+        report = json.loads(self.expect(0, [], "--json", "inspect", file).out)
+        self.assertEqual(report["what"], 'adapter "lokr" for FLUX.2 (model plugin "flux2")')
+        self.assertEqual((report["format"], report["step"]), ("diffusers", 3))
+        self.assertIn("lokr_w1", report["trains"][0])
+        # Under another program's names and back: the same file.
+        kohya = self.folder / "kohya.safetensors"
+        self.expect(65, ["joins or reorders the layer"], "export", file, "--format", "kohya", "--output", kohya)
+        same = self.folder / "same.safetensors"
+        self.expect(0, [], "export", file, "--format", "diffusers", "--output", same)
+        self.assertEqual(same.read_bytes(), file.read_bytes())
+        # Samples with the file are those of the run; without it they are others.
+        pictures = {}
+        for name, more in (("with", ["--lora", file]), ("again", ["--lora", same]), ("without", [])):
+            output = self.folder / f"{name}.png"
+            self.expect(0, [], "sample", recipe, *settings(sample__steps=2, cache__folder=self.cache), "--prompt", "a fox",
+                        "--output", output, *more)
+            pictures[name] = output.read_bytes()
+        self.assertEqual(pictures["with"], pictures["again"])
+        self.assertNotEqual(pictures["with"], pictures["without"])
+        # Training goes on from its values: no step, the same file but for the step in its metadata.
+        started = self.recipe("started.toml", 'kind = "lokr"')
+        self.train(self.folder / "second", f'adapter.path="{file}"', recipe=started, run__steps=1, optimizer__lr=1e-30,
+                   texts=["LoKr from a file"])
+        first, again = read_header(file), read_header(self.folder / "second/lora/small-1.safetensors")
+        self.assertEqual(again[0].pop("__metadata__")["lokr.factor"], first[0].pop("__metadata__")["lokr.factor"])
+        self.assertEqual(again, first)
+        self.train(self.folder / "third", f'adapter.path="{file}"', "adapter.rank=3", recipe=started, code=BAD_RECIPE,
+                   texts=["adapter.rank: the file has another rank"])
+        self.train(self.folder / "third", f'adapter.path="{file}"', 'adapter.init="file"', code=BAD_RECIPE,
+                   texts=['is a file of the adapter "lokr"', 'adapter.kind = "lokr"'])
+        # Without the plugin it is refused by name.
+        self.expect(65, ['made by the adapter "lokr"', "TRAINER_PLUGIN_PATH"], "export", file, "--format", "diffusers",
+                    "--output", self.folder / "no.safetensors", env={"TRAINER_PLUGIN_PATH": ""})
+
+    def test_plugins_check_reads_what_it_exports(self):
+        manifest = os.path.join(os.environ["TRAINER_STRANGERS"], "lokr.plugin.toml")
+        self.expect(0, ["PROVEN", "starts from what it exports"], "plugins", "check", manifest)
 
 
 class Memory(Strangers):

@@ -7,10 +7,10 @@
 #include <planner/byte_counter.hpp>
 #include <planner/shape_source.hpp>
 #include <support/components.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/keyed_random.hpp>
-#include <train/planning/budget.hpp>
-#include <train/trainer.hpp>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
+#include <planning/budget.hpp>
+#include <execution/trainer.hpp>
 
 #include "subjects.hpp"
 
@@ -18,27 +18,27 @@ namespace trainer::equivalence {
 namespace {
 
 using prove::Setting;
-using train::PlannedRecompute;
+using assembly::PlannedRecompute;
 
 constexpr uint64_t kSeed = 5;
 constexpr int64_t kSamples = 4;
 
 /// A stack that recomputes as `planned` says.
-train::MemoryStack stack_of(PlannedRecompute*& planned) {
-  auto made = std::make_unique<PlannedRecompute>(train::make_candidates(loader()).recompute);
+execution::MemoryStack stack_of(PlannedRecompute*& planned) {
+  auto made = std::make_unique<PlannedRecompute>(assembly::make_candidates(loader()).recompute);
   planned = made.get();
-  std::vector<train::MemoryStack::Named> named;
+  std::vector<execution::MemoryStack::Named> named;
   named.push_back({"plan", std::move(made)});
-  return train::MemoryStack(std::move(named));
+  return execution::MemoryStack(std::move(named));
 }
 
 /// The model of a setting with LoRA on its default targets, on the CPU or on shapes alone.
 struct Trainee {
   PlannedRecompute* planned = nullptr;
-  train::MemoryStack memory = stack_of(planned);
+  execution::MemoryStack memory = stack_of(planned);
   std::shared_ptr<WeightSource> source;
   std::unique_ptr<Model> model;
-  train::Inventory inventory;
+  assembly::Inventory inventory;
   std::unique_ptr<Adapter> adapter = testing::lora();
   std::vector<Parameter*> trained;
   std::unique_ptr<Objective> objective = testing::flow_matching();
@@ -47,10 +47,10 @@ struct Trainee {
   Trainee(const Setting& setting, at::Device device) {
     source = setting.subject.open();
     if (device.is_meta()) source = planner::shapes_of(source);
-    train::BuildOptions options;
+    assembly::BuildOptions options;
     options.dtype = setting.dtype;
     options.device = device;
-    train::SourceBuilder builder(*source, options);
+    assembly::SourceBuilder builder(*source, options);
     const Options none("model", {{"round_time", {false}}});
     model = loader()
                 .registry()
@@ -76,11 +76,11 @@ int64_t real_peak(const Setting& setting, const std::vector<std::size_t>& ways) 
   trainee.planned->set(ways);
   optim::AdamW optimizer(trainee.trained, {});
   prove::RandomBatches data = trainee.batches(setting);
-  const train::KeyedRandom random(kSeed);
+  const execution::KeyedRandom random(kSeed);
   optim::LrSchedule schedule;
   schedule.lr = 1e-3;
   schedule.total_steps = 2;
-  train::Trainer trainer({*trainee.model, *trainee.objective, trainee.memory, trainee.placement, random, data,
+  execution::Trainer trainer({*trainee.model, *trainee.objective, trainee.memory, trainee.placement, random, data,
                           optimizer, nullptr, schedule, 1.0},
                          0);
   trainer.step();
@@ -88,9 +88,9 @@ int64_t real_peak(const Setting& setting, const std::vector<std::size_t>& ways) 
   return mark.above();
 }
 
-train::BatchShape shape_of(prove::RandomBatches data) {
+planning::BatchShape shape_of(prove::RandomBatches data) {
   const Batch batch = data.batch(0, 0);
-  train::BatchShape shape;
+  planning::BatchShape shape;
   shape.samples = static_cast<int64_t>(batch.sample_keys.size());
   shape.latents = batch.latents.sizes().slice(1).vec();
   for (const auto& [name, tensor] : batch.conditioning)
@@ -104,41 +104,40 @@ TEST_P(BudgetPeak, StaysUnderEveryBudgetAndChangesNothing) {
   planner::install_byte_counter();
   const Setting& setting = GetParam();
   Trainee dry(setting, at::kMeta);
-  const train::DryParts parts{
+  const planning::DryParts parts{
       *dry.model, *dry.objective, dry.memory, dry.placement,         dry.trained,
       {},         false,          1.0,        setting.micro_batches, shape_of(dry.batches(setting))};
   int64_t held = dry.inventory.weight_bytes;
   for (const Parameter* parameter : dry.trained) held += static_cast<int64_t>(parameter->value().nbytes());
-  const train::BudgetCase question{parts, *dry.planned, "none", {held}, at::kCPU};
-  const auto everything = train::answer_budget(question, int64_t{1} << 40);
+  const planning::BudgetCase question{parts, *dry.planned, "none", {held}, at::kCPU};
+  const auto everything = planning::answer_budget(question, int64_t{1} << 40);
   ASSERT_TRUE(everything);
   EXPECT_EQ(everything->recomputed_flops, 0) << "with room for everything nothing is recomputed";
-  const int64_t smallest = train::smallest_budget(question);
-  EXPECT_FALSE(train::answer_budget(question, smallest - 1));
+  const int64_t smallest = planning::smallest_budget(question);
+  EXPECT_FALSE(planning::answer_budget(question, smallest - 1));
 
   PlannedRecompute* planned = nullptr;
-  const train::MemoryStack none = stack_of(planned);
-  const prove::Trajectory plain = prove::run_cell(loader(), setting, none);
+  const prove::Trajectory plain = prove::run_cell(loader(), setting, stack_of(planned));
   double before = -1;
   std::set<double> different;
   for (int i = 0; i <= 6; ++i) {
     const int64_t budget = smallest + (everything->peak - smallest) * i / 6;
-    const auto answer = train::answer_budget(question, budget);
+    const auto answer = planning::answer_budget(question, budget);
     ASSERT_TRUE(answer) << budget;
     std::vector<std::size_t> ways;
-    for (const train::PlannedBlock& block : answer->blocks) ways.push_back(dry.planned->way(block.way));
+    for (const planner::PlannedBlock& block : answer->blocks) ways.push_back(dry.planned->way(block.way));
     const int64_t peak = real_peak(setting, ways);
     std::printf("%s: budget %ld, foretold %ld, measured %ld (%.3f), recomputed %.3f MFLOP\n%s",
                 prove::text_of(setting).c_str(), static_cast<long>(budget), static_cast<long>(answer->peak),
                 static_cast<long>(peak), static_cast<double>(peak) / static_cast<double>(answer->peak),
-                answer->recomputed_flops / 1e6, train::describe(*answer).c_str());
+                answer->recomputed_flops / 1e6, planner::describe(*answer).c_str());
     EXPECT_LE(answer->peak, budget);
     EXPECT_LE(peak, budget);
     EXPECT_GT(static_cast<double>(peak), 0.85 * static_cast<double>(answer->peak))
         << "the room that is asked for is used";
-    const train::MemoryStack memory = stack_of(planned);
+    execution::MemoryStack memory = stack_of(planned);
     planned->set(ways);
-    const auto differs = first_difference(prove::run_cell(loader(), setting, memory), plain);
+    const auto differs = first_difference(prove::run_cell(loader(), setting, std::move(memory)), plain);
     EXPECT_FALSE(differs) << differs->text();
     if (before >= 0) {
       EXPECT_LE(answer->recomputed_flops, before * 1.0001) << "more budget is never slower";

@@ -5,9 +5,9 @@
 #include <adapter/inject.hpp>
 #include <planner/shape_source.hpp>
 #include <support/components.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/planning/dry_run.hpp>
-#include <train/planning/planned.hpp>
+#include <assembly/model_builder.hpp>
+#include <planning/dry_run.hpp>
+#include <assembly/planned.hpp>
 
 #include "subjects.hpp"
 
@@ -16,21 +16,21 @@ namespace {
 
 using prove::Setting;
 using prove::Trained;
-using train::PlannedRecompute;
+using assembly::PlannedRecompute;
 
 constexpr int64_t kCellSamples = 3;  // of run_cell
 
 /// All blocks run in one way.
-train::MemoryStack stack_of(std::size_t way, std::string& label) {
-  auto planned = std::make_unique<PlannedRecompute>(train::make_candidates(loader()).recompute);
+execution::MemoryStack stack_of(std::size_t way, std::string& label) {
+  auto planned = std::make_unique<PlannedRecompute>(assembly::make_candidates(loader()).recompute);
   label = planned->label(way);
   planned->set(std::vector<std::size_t>(64, way));
-  std::vector<train::MemoryStack::Named> named;
+  std::vector<execution::MemoryStack::Named> named;
   named.push_back({"plan", std::move(planned)});
-  return train::MemoryStack(std::move(named));
+  return execution::MemoryStack(std::move(named));
 }
 
-std::vector<Linear> adapted(const Setting& setting, const Model& model, const train::Inventory& inventory) {
+std::vector<Linear> adapted(const Setting& setting, const Model& model, const assembly::Inventory& inventory) {
   if (setting.trained == Trained::default_targets) return adapter::select(inventory.linears, model.default_targets());
   std::vector<Linear> layers;
   for (const Linear& linear : inventory.linears)
@@ -40,41 +40,41 @@ std::vector<Linear> adapted(const Setting& setting, const Model& model, const tr
 }
 
 /// Every block of the setting's model as the planner sees it.
-std::vector<train::BlockPlan> foretold(const Setting& setting, const train::MemoryStack& memory) {
+std::vector<planning::BlockPlan> foretold(const Setting& setting, const execution::MemoryStack& memory) {
   const auto source = planner::shapes_of(setting.subject.open());
-  train::BuildOptions options;
+  assembly::BuildOptions options;
   options.dtype = setting.dtype;
   options.device = at::kMeta;
   options.trained = setting.trained == Trained::all;
-  train::SourceBuilder builder(*source, options);
+  assembly::SourceBuilder builder(*source, options);
   const Options none("model", {{"round_time", {true}}});
   const auto model =
       loader().registry().models.at(setting.subject.component).create({none, *source, setting.subject.config, builder});
   const auto adapter = testing::lora({{"rank", {int64_t{32}}}, {"alpha", {32.0}}});  // the defaults of run_cell
   const std::vector<Parameter*> trained =
-      options.trained ? train::trained_parameters(builder.inventory())
+      options.trained ? assembly::trained_parameters(builder.inventory())
                       : adapter::inject(*adapter, adapted(setting, *model, builder.inventory()), 1, at::kMeta);
   const auto objective = testing::flow_matching();
   PlacementPlan placement = testing::one_device(model->blocks().size(), 1);
   placement.prologue = placement.epilogue = at::kMeta;
   placement.blocks.assign(model->blocks().size(), at::kMeta);
   const prove::SampleShapes sizes = prove::shapes_of(*model, *objective, {});
-  train::BatchShape batch{kCellSamples, sizes.latents, {}};
+  planning::BatchShape batch{kCellSamples, sizes.latents, {}};
   for (const auto& [name, input] : sizes.conditioning)
     batch.conditioning.push_back({name, input.below > 0 ? at::kLong : at::kFloat, input.shape});
-  return train::dry_blocks({*model, *objective, memory, placement, trained, {}, false, 1.0, 1, std::move(batch)});
+  return planning::dry_blocks({*model, *objective, memory, placement, trained, {}, false, 1.0, 1, std::move(batch)});
 }
 
 class Elision : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(Elision, IsForetold) {
   const Setting& setting = GetParam();
-  const std::size_t ways = train::make_candidates(loader()).recompute.size() + 1;
+  const std::size_t ways = assembly::make_candidates(loader()).recompute.size() + 1;
   double most = 0;
   for (std::size_t way = 1; way < ways; ++way) {
     std::string label;
     const prove::Trajectory real = prove::run_cell(loader(), setting, stack_of(way, label));
-    const std::vector<train::BlockPlan> dry = foretold(setting, stack_of(way, label));
+    const std::vector<planning::BlockPlan> dry = foretold(setting, stack_of(way, label));
     ASSERT_FALSE(real.recompute.empty()) << label;
     for (const auto& [type, report] : real.recompute) {
       SCOPED_TRACE(label + ", " + type);

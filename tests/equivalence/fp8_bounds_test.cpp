@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <support/plugins.hpp>
-#include <train/keyed_random.hpp>
+#include <execution/keyed_random.hpp>
 
 #include "subjects.hpp"
 
@@ -41,7 +41,7 @@ class Noisy final : public MemoryStrategy, public WeightFormat {
     const at::Tensor moved = norm_of(packed->dense(at::kFloat) - file);
     error_ = std::max(error_, (moved / norm_of(file)).item<double>());
     const at::Tensor noise =
-        train::keyed_normal(KeyedRng(seed_, RngStream::synthetic, 0, layers_++), {linear.out, linear.in});
+        execution::keyed_normal(KeyedRng(seed_, RngStream::synthetic, 0, layers_++), {linear.out, linear.in});
     return std::make_unique<DenseWeight>((file + noise * (moved / norm_of(noise))).to(compute));
   }
 
@@ -66,9 +66,9 @@ std::unique_ptr<MemoryStrategy> fp8(const std::string& granularity) {
 }
 
 Trajectory run(const Setting& setting, std::unique_ptr<MemoryStrategy> strategy) {
-  std::vector<train::MemoryStack::Named> named;
+  std::vector<execution::MemoryStack::Named> named;
   if (strategy != nullptr) named.push_back({"fp8_weight_only", std::move(strategy)});
-  return prove::run_cell(loader(), setting, train::MemoryStack(std::move(named)));
+  return prove::run_cell(loader(), setting, execution::MemoryStack(std::move(named)));
 }
 
 Measured measure(const Setting& setting, const std::string& granularity, const Trajectory& dense) {

@@ -13,9 +13,9 @@ std::map<std::string, RecomputeReport> reports(const prove::Subject& subject, co
                                                const Table& options) {
   prove::Setting setting{subject, at::kFloat, prove::Trained::default_targets, 1};
   setting.objective = objective_of(subject);
-  std::vector<train::MemoryStack::Named> named;
+  std::vector<execution::MemoryStack::Named> named;
   named.push_back({strategy, testing::make_strategy(strategy, options)});
-  auto found = prove::run_cell(loader(), setting, train::MemoryStack(std::move(named))).recompute;
+  auto found = prove::run_cell(loader(), setting, execution::MemoryStack(std::move(named))).recompute;
   EXPECT_EQ(found.size(), 2U) << "double and single blocks";
   return found;
 }

@@ -44,9 +44,9 @@ Answers answers_of(const std::string& component, const std::string& blocks) {
   for (const prove::Subject& subject : subjects()) {
     if (subject.component != component) continue;
     prove::Setting setting{subject, at::kFloat, prove::Trained::default_targets, 3};
-    std::vector<train::MemoryStack::Named> named;
+    std::vector<execution::MemoryStack::Named> named;
     named.push_back({"selective_checkpointing", std::make_unique<Overheard>(answers, blocks)});
-    prove::run_cell(loader(), setting, train::MemoryStack(std::move(named)));
+    prove::run_cell(loader(), setting, execution::MemoryStack(std::move(named)));
     break;
   }
   return answers;

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <train/planning/budget_plan.hpp>
-#include <train/planning/planned.hpp>
+#include <planner/budget_plan.hpp>
+#include <assembly/planned.hpp>
 
 #include "subjects.hpp"
 
@@ -13,12 +13,12 @@ namespace {
 
 using prove::Setting;
 using prove::Trajectory;
-using train::Candidates;
-using train::MemoryStack;
-using train::PlannedRecompute;
+using assembly::Candidates;
+using execution::MemoryStack;
+using assembly::PlannedRecompute;
 
 MemoryStack stack_of_plan(std::vector<std::size_t> ways) {
-  auto plan = std::make_unique<PlannedRecompute>(train::make_candidates(loader()).recompute);
+  auto plan = std::make_unique<PlannedRecompute>(assembly::make_candidates(loader()).recompute);
   plan->set(std::move(ways));
   std::vector<MemoryStack::Named> named;
   named.push_back({"plan", std::move(plan)});
@@ -26,7 +26,7 @@ MemoryStack stack_of_plan(std::vector<std::size_t> ways) {
 }
 
 TEST(Plan, CandidatesComeFromTheManifests) {
-  const Candidates candidates = train::make_candidates(loader());
+  const Candidates candidates = assembly::make_candidates(loader());
   std::vector<std::string> labels;
   for (const auto& candidate : candidates.recompute) labels.push_back(candidate.label);
   EXPECT_EQ(labels, (std::vector<std::string>{"full_checkpointing", "selective_checkpointing save = [\"attention\"]",
@@ -35,11 +35,11 @@ TEST(Plan, CandidatesComeFromTheManifests) {
                                               "selective_checkpointing save = [\"attention\", \"matmul\"]"}));
   ASSERT_EQ(candidates.formats.size(), 1U);
   EXPECT_EQ(candidates.formats[0].label, "fp8_weight_only");
-  for (const auto& candidate : candidates.recompute) EXPECT_TRUE(train::compatible(candidate, candidates.formats[0]));
+  for (const auto& candidate : candidates.recompute) EXPECT_TRUE(assembly::compatible(candidate, candidates.formats[0]));
 }
 
 TEST(Plan, LabelsLeadBackToWays) {
-  PlannedRecompute plan(train::make_candidates(loader()).recompute);
+  PlannedRecompute plan(assembly::make_candidates(loader()).recompute);
   for (std::size_t way = 0; way < plan.ways(); ++way) EXPECT_EQ(plan.way(plan.label(way)), way);
   EXPECT_EQ(plan.label(0), "none");
   EXPECT_THROW(static_cast<void>(plan.way("gone")), Error);
@@ -47,12 +47,12 @@ TEST(Plan, LabelsLeadBackToWays) {
 }
 
 TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
-  train::BudgetPlan plan{2'000'000'000, 1'500'000'000, "none", {}, 4e12, 1e12};
+  planner::BudgetPlan plan{2'000'000'000, 1'500'000'000, "none", {}, 4e12, 1e12};
   for (int i = 0; i < 3; ++i)
     plan.blocks.push_back({"double." + std::to_string(i), "double", "full_checkpointing", 1000 + i, 5e9});
   plan.blocks.push_back({"single.0", "single", "none", 250'000'000, 0});
-  EXPECT_EQ(train::parse_plan(train::to_json(plan), "plan.json"), plan);
-  EXPECT_EQ(train::describe(plan),
+  EXPECT_EQ(planner::parse_plan(planner::to_json(plan), "plan.json"), plan);
+  EXPECT_EQ(planner::describe(plan),
             "plan for memory.budget = 2.0 GB: predicted peak 1.5 GB, weights as they are\n"
             "  blocks                 run with            kept, each  recomputed, each\n"
             "  double.0 ... double.2  full_checkpointing  1.0 kB      5.0 GFLOP\n"
@@ -60,8 +60,8 @@ TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
             "  a step takes, by its FLOPs, 1.25 x the time without recomputation\n"
             "  the least work of all combinations that fit (exact, in bytes)\n");
   plan.quantum = 1024;
-  EXPECT_EQ(train::parse_plan(train::to_json(plan), "plan.json"), plan);
-  EXPECT_NE(train::describe(plan).find("kept bytes of a block counted in steps of 1.0 kB\n"), std::string::npos);
+  EXPECT_EQ(planner::parse_plan(planner::to_json(plan), "plan.json"), plan);
+  EXPECT_NE(planner::describe(plan).find("kept bytes of a block counted in steps of 1.0 kB\n"), std::string::npos);
   const std::string huge =
       R"({"budget": 1e300, "peak": 1, "format": "none", "flops": 1, "recomputed_flops": 0, "blocks": []})";
   const std::string negative =
@@ -69,7 +69,7 @@ TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
   for (const std::string& text :
        {std::string(), std::string("[]"), std::string("{}"), std::string("{\"budget\": \"x\"}"), huge, negative}) {
     try {
-      train::parse_plan(text, "run/plan.json");
+      planner::parse_plan(text, "run/plan.json");
       FAIL() << text;
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
@@ -79,18 +79,18 @@ TEST(Plan, FileReadsBackAndTableJoinsEqualNeighbours) {
 }
 
 TEST(Plan, IsToldFromThatOfAnotherRecipeOrModel) {
-  train::BudgetPlan plan{2'000'000, 1'000'000, "none", {{"double.0", "double", "none", 9, 0}}, 4e12, 1e12};
-  train::BudgetPlan other = plan;
+  planner::BudgetPlan plan{2'000'000, 1'000'000, "none", {{"double.0", "double", "none", 9, 0}}, 4e12, 1e12};
+  planner::BudgetPlan other = plan;
   other.peak = 5, other.blocks[0].kept = 7;
-  EXPECT_TRUE(train::same_ways(plan, other));
+  EXPECT_TRUE(planner::same_ways(plan, other));
   other.blocks[0].way = "full_checkpointing";
-  EXPECT_FALSE(train::same_ways(plan, other));
+  EXPECT_FALSE(planner::same_ways(plan, other));
   other = plan, other.format = "fp8_weight_only";
-  EXPECT_FALSE(train::same_ways(plan, other));
-  EXPECT_NO_THROW(train::require_blocks(plan, {"double.0"}, "run/plan.json"));
+  EXPECT_FALSE(planner::same_ways(plan, other));
+  EXPECT_NO_THROW(planner::require_blocks(plan, {"double.0"}, "run/plan.json"));
   for (const std::vector<std::string>& names : {std::vector<std::string>{}, {"double.1"}, {"double.0", "single.0"}}) {
     try {
-      train::require_blocks(plan, names, "run/plan.json");
+      planner::require_blocks(plan, names, "run/plan.json");
       FAIL() << names.size();
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("run/plan.json: this plan"), std::string::npos) << error.what();
@@ -101,7 +101,7 @@ TEST(Plan, IsToldFromThatOfAnotherRecipeOrModel) {
 
 TEST(Plan, EveryMixtureOfWaysEqualsThePlainRun) {
   std::mt19937 random(7);
-  const std::size_t ways = train::make_candidates(loader()).recompute.size() + 1;
+  const std::size_t ways = assembly::make_candidates(loader()).recompute.size() + 1;
   for (const prove::Subject& subject : subjects())
     for (const Setting& setting : settings_of(subject)) {
       if (setting.micro_batches != 3 || setting.adapter != "lora") continue;

@@ -10,8 +10,8 @@
 #include <recipe/default_options.hpp>
 #include <save_list.hpp>
 #include <support/components.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/keyed_random.hpp>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include "saved_tensors.hpp"
@@ -81,14 +81,14 @@ class Oracle {
  public:
   explicit Oracle(const prove::Setting& setting) : source_(setting.subject.open()) {
     const std::string& name = setting.subject.component;
-    train::BuildOptions options;
+    assembly::BuildOptions options;
     options.dtype = setting.dtype;
     options.trained = setting.trained == prove::Trained::all;
     builder_.emplace(*source_, options);
     options_ = default_options(name);
     model_ = loader().registry().models.at(name).create({options_, *source_, setting.subject.config, *builder_});
     if (options.trained) {
-      trained_ = train::trained_parameters(builder_->inventory());
+      trained_ = assembly::trained_parameters(builder_->inventory());
     } else {
       lora_ = testing::lora();
       trained_ =
@@ -96,7 +96,7 @@ class Oracle {
     }
     const auto objective = testing::flow_matching();
     prove::RandomBatches data(prove::shapes_of(*model_, *objective, {}), 2, 1, at::kCPU, 1);
-    example_ = objective->prepare(data.batch(0, 0), *model_, train::KeyedRandom(1));
+    example_ = objective->prepare(data.batch(0, 0), *model_, execution::KeyedRandom(1));
   }
 
   /// The second step run in this way, block by block; the first one verifies and finds dead values.
@@ -154,7 +154,7 @@ class Oracle {
 
   std::shared_ptr<WeightSource> source_;
   Options options_;
-  std::optional<train::SourceBuilder> builder_;
+  std::optional<assembly::SourceBuilder> builder_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Adapter> lora_;
   std::vector<Parameter*> trained_;

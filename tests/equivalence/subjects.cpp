@@ -1,12 +1,10 @@
 /// @file See subjects.hpp.
 #include "subjects.hpp"
 
-#include <adapter/lora.hpp>
-#include <objective/flow_matching.hpp>
 #include <support/device.hpp>
 #include <support/parity.hpp>
 #include <support/plugins.hpp>
-#include <train/prove/conformance_model.hpp>
+#include <prove/conformance_model.hpp>
 
 #include <algorithm>
 #include <cctype>
@@ -33,9 +31,7 @@ std::vector<prove::Subject> subjects_of(plugin::Loader& loader, const std::strin
 plugin::Loader make_loader(std::vector<plugin::SearchFolder> folders) {
   for (plugin::SearchFolder& folder : testing::plugin_folders()) folders.push_back(std::move(folder));
   plugin::Loader made(std::move(folders));
-  plugin::register_builtin(made.registry(), objective::register_flow_matching);
-  plugin::register_builtin(made.registry(), adapter::register_lora);
-  plugin::register_builtin(made.registry(), prove::register_conformance_model);
+  prove::add_conformance_model(made.registry());
   return made;
 }
 

@@ -1,7 +1,7 @@
 /// @file The models of the equivalence matrix, and the loader that holds them with all strategies of the build.
 #pragma once
 
-#include <train/prove/axes.hpp>
+#include <prove/axes.hpp>
 
 #include <vector>
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <support/components.hpp>
-#include <train/prove/conformance_model.hpp>
-#include <train/prove/plugin_cells.hpp>
+#include <prove/conformance_model.hpp>
+#include <prove/plugin_cells.hpp>
 
 #include "subjects.hpp"
 
@@ -108,12 +108,12 @@ TEST_F(ToyStrategies, DeclaredRoundingIsAllowed) {
   for (const Row& row : cells.rows) EXPECT_TRUE(row.passed()) << row.text();
   EXPECT_TRUE(cells.passed());
   const prove::Setting setting{prove::miniature_of(loader, "conformance")};
-  std::vector<train::MemoryStack::Named> tight;
+  std::vector<execution::MemoryStack::Named> tight;
   tight.push_back({"rounded_format", loader.registry().memory.at("rounded_format").create(Options()), "", 1e-4});
-  train::MemoryStack stack(std::move(tight));
+  execution::MemoryStack stack(std::move(tight));
   stack.check_promises();
   try {
-    prove::run_cell(loader, setting, stack);
+    prove::run_cell(loader, setting, std::move(stack));
     ADD_FAILURE() << "no error";
   } catch (const PluginError& error) {
     EXPECT_NE(std::string(error.what()).find("away from the product with its own dense()"), std::string::npos)
@@ -126,10 +126,10 @@ TEST_F(ToyStrategies, TheComparisonAloneSeesAStaleWeight) {
   plugin::Loader loader = with("stale_residency");
   loader.require("memory", "stale_residency");
   const auto unchecked = [&] {
-    std::vector<train::MemoryStack::Named> both;
+    std::vector<execution::MemoryStack::Named> both;
     both.push_back({"stale_residency", loader.registry().memory.at("stale_residency").create(Options())});
     both.push_back({"all", std::make_unique<testing::RecomputeAll>()});
-    return train::MemoryStack(std::move(both));
+    return execution::MemoryStack(std::move(both));
   };
   const prove::Setting setting{prove::miniature_of(loader, "conformance")};
   const auto difference = first_difference(prove::run_cell(loader, setting, unchecked()),

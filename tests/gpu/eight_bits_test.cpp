@@ -4,7 +4,7 @@
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 #include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <w8a8/product.hpp>
@@ -40,9 +40,10 @@ TEST(EightBitKernels, AreUsedOnCudaAlone) {
 TEST(EightBitKernels, ScaledProductsAreTheCpus) {
   const at::Tensor sizes = at::linspace(-6, 6, 320).exp2().unsqueeze(1);
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin() * sizes;
-  for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
-    if (code == fp8::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
-    const fp8::Packed packed = fp8::quantize(weight, fp8::Granularity::channel, "weight", code);
+  for (const eight_bits::Code code : {eight_bits::Code::e4m3, eight_bits::Code::int8}) {
+    if (code == eight_bits::Code::e4m3 && assembly::capability_of(test_device()).value_or(9) < 8.85)
+      continue;  // is refused
+    const eight_bits::Packed packed = eight_bits::quantize(weight, eight_bits::Granularity::channel, "weight", code);
     const at::Tensor values = packed.values.to(test_device()), channels = packed.scale.view({-1});
     for (const auto& [dtype, limit] : {std::pair{at::kFloat, 3e-3}, std::pair{at::kBFloat16, 8e-3}})
       for (const int64_t rows : {0, 1, 31, 33, 130}) {
@@ -57,7 +58,8 @@ TEST(EightBitKernels, ScaledProductsAreTheCpus) {
         EXPECT_EQ(y.scalar_type(), dtype);
         EXPECT_EQ(dx.sizes(), x.sizes());
         if (rows == 0) continue;
-        const w8a8::Rows a = w8a8::quantize_rows(x, code), b = w8a8::quantize_rows(g.to(at::kFloat) * channels, code);
+        const eight_bits::Rows a = eight_bits::quantize_rows(x, code),
+                               b = eight_bits::quantize_rows(g.to(at::kFloat) * channels, code);
         const auto by_row = [&](const at::Tensor& got, const at::Tensor& expected) {
           const at::Tensor largest = expected.abs().amax({1}, true);
           return ((got.cpu().to(at::kDouble) - expected) / largest).abs().max().item<double>();

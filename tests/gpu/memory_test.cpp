@@ -7,7 +7,7 @@
 #include <base/device_error.hpp>
 #include <planner/byte_counter.hpp>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::test {
@@ -52,11 +52,11 @@ TEST(DeviceMemory, IsCountedToTheByteOfWhatWasAskedFor) {
 
 TEST(Capability, OlderDevicesAreRefusedByName) {
   const at::Device device(at::kCUDA, 1);
-  EXPECT_NO_THROW(train::require_capability("x", 8.9, device, 8.9));
-  EXPECT_NO_THROW(train::require_capability("x", 8.9, device, 12.0));
-  EXPECT_NO_THROW(train::require_capability("x", 8.9, device, std::nullopt)) << "not known";
+  EXPECT_NO_THROW(assembly::require_capability("x", 8.9, device, 8.9));
+  EXPECT_NO_THROW(assembly::require_capability("x", 8.9, device, 12.0));
+  EXPECT_NO_THROW(assembly::require_capability("x", 8.9, device, std::nullopt)) << "not known";
   try {
-    train::require_capability("recipe.toml:7:3: memory.strategies: \"fp8_w8a8\"", 8.9, device, 8.6);
+    assembly::require_capability("recipe.toml:7:3: memory.strategies: \"fp8_w8a8\"", 8.9, device, 8.6);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::unavailable);
@@ -68,8 +68,8 @@ TEST(Capability, OlderDevicesAreRefusedByName) {
 }
 
 TEST(Capability, IsKnownOfCudaDevices) {
-  EXPECT_EQ(train::capability_of(test_device()).has_value(), test_device().is_cuda());
-  EXPECT_GE(train::capability_of(test_device()).value_or(9), 7);
+  EXPECT_EQ(assembly::capability_of(test_device()).has_value(), test_device().is_cuda());
+  EXPECT_GE(assembly::capability_of(test_device()).value_or(9), 7);
 }
 
 }  // namespace

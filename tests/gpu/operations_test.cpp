@@ -7,13 +7,13 @@
 #include <ATen/ops/mm.h>
 #include <c10/util/Exception.h>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 
 #include <cmath>
-#include <fp8_weight_only/dequantize.hpp>
 #include <iomanip>
 #include <memory>
 #include <sstream>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <w8a8/w8a8_weight.hpp>
 
 #include "../unit/fused/operations.hpp"
@@ -88,12 +88,14 @@ TEST(Kernels, OfThisBuildAreUsed) {
 
 TEST(Fp8, ExpandsToTheSameBits) {
   const at::Tensor weight = at::linspace(-3, 5, 130 * 192).view({130, 192}).sin();
-  for (const auto granularity : {fp8::Granularity::channel, fp8::Granularity::tensor, fp8::Granularity::block}) {
-    fp8::Packed packed = fp8::quantize(weight, granularity, "weight");
+  for (const auto granularity :
+       {eight_bits::Granularity::channel, eight_bits::Granularity::tensor, eight_bits::Granularity::block}) {
+    eight_bits::Packed packed = eight_bits::quantize(weight, granularity, "weight");
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      const at::Tensor expected = fp8::dequantize_by_operators(packed, dtype);
-      const fp8::Packed there{packed.values.to(test_device()), packed.scale.to(test_device()), packed.column_block};
-      EXPECT_TRUE(at::equal(fp8::dequantize(there, dtype).cpu(), expected)) << dtype;
+      const at::Tensor expected = eight_bits::dequantize_by_operators(packed, dtype);
+      const eight_bits::Packed there{packed.values.to(test_device()), packed.scale.to(test_device()),
+                                     packed.column_block};
+      EXPECT_TRUE(at::equal(eight_bits::dequantize(there, dtype).cpu(), expected)) << dtype;
     }
   }
 }
@@ -101,12 +103,15 @@ TEST(Fp8, ExpandsToTheSameBits) {
 /// Products of int8 are exact. Tensor cores of some GPUs keep sums of 8-bit floats to about 14 bits.
 TEST(W8A8, ProductsAreTheCpus) {
   const at::Tensor weight = at::linspace(-3, 5, 320 * 192).view({320, 192}).sin();
-  for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
-    if (code == fp8::Code::e4m3 && train::capability_of(test_device()).value_or(9) < 8.85) continue;  // is refused
-    const double limit = code == fp8::Code::int8 ? 1e-5 : 3e-3;
+  for (const eight_bits::Code code : {eight_bits::Code::e4m3, eight_bits::Code::int8}) {
+    if (code == eight_bits::Code::e4m3 && assembly::capability_of(test_device()).value_or(9) < 8.85)
+      continue;  // is refused
+    const double limit = code == eight_bits::Code::int8 ? 1e-5 : 3e-3;
     constexpr double kBf16Limit = 8e-3;  // one rounding of each side: 4e-3
     for (const int64_t rows : {1, 16, 17, 64, 130}) {
-      const auto packed = [&] { return fp8::quantize(weight, fp8::Granularity::channel, "weight", code); };
+      const auto packed = [&] {
+        return eight_bits::quantize(weight, eight_bits::Granularity::channel, "weight", code);
+      };
       const w8a8::W8A8Weight here(packed());
       w8a8::W8A8Weight there(packed());
       there.to(test_device());
@@ -127,13 +132,13 @@ TEST(W8A8, ProductsAreTheCpus) {
 /// Both ways to keep sums, as long as a model's; their errors go into the test's results, for the report of
 /// tools/gpu_check.
 TEST(W8A8, FastAccumulationIsNear) {
-  if (train::capability_of(test_device()).value_or(9) < 8.85) GTEST_SKIP() << "no products of 8-bit floats";
+  if (assembly::capability_of(test_device()).value_or(9) < 8.85) GTEST_SKIP() << "no products of 8-bit floats";
   constexpr int64_t kRows = 64, kLong = 6144, kWide = 128;
   const at::Tensor weight = at::linspace(-3, 5, kWide * kLong).view({kWide, kLong}).mul(1e4).sin(),
                    x = at::linspace(1, 90, kRows * kLong).view({kRows, kLong}).mul(1e4).cos();
-  const auto packed = [&] { return fp8::quantize(weight, fp8::Granularity::channel, "weight"); };
+  const auto packed = [&] { return eight_bits::quantize(weight, eight_bits::Granularity::channel, "weight"); };
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const w8a8::Rows rows = w8a8::quantize_rows(x.to(dtype), fp8::Code::e4m3);
+    const eight_bits::Rows rows = eight_bits::quantize_rows(x.to(dtype), eight_bits::Code::e4m3);
     const at::Tensor exact = at::mm(rows.values.to(at::kFloat).to(at::kDouble) * rows.scale,
                                     (packed().values.to(at::kFloat).to(at::kDouble) * packed().scale).t());
     for (const bool fast : {false, true}) {

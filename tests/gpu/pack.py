@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ["tools/gpu_check", "tools/bench", "tools/levels.py", "tools/libtorch.txt", "tests/bench", "tests/gpu",
            "tests/e2e/small.toml", "recipes/quickstart.toml", "recipes/quickstart", "recipes/flux2_dev_one_gpu.toml", "tests/e2e/headers.py", "tests/e2e/program.py",
            "tests/data/parity/tiny-dev/model", "tests/data/parity/tiny-klein/model"]
-BUILT = ["framework/cli/trainer", "framework/train/libtrainer.so", "framework/sdk/libtrainer_sdk.so.0",
+BUILT = ["framework/cli/trainer", "framework/engine/libtrainer.so", "framework/sdk/libtrainer_sdk.so.0",
          "tests/gpu/png_sizes.so", "tests/gpu/gpu_test", "tests/equivalence/equivalence_test",
          "tests/bench/step_worker", "tests/bench/phase_worker", "tests/bench/byte_counter.so"]
 KERNELS = "framework/kernels/libtrainer_cuda_kernels.so"  # made with nvcc
@@ -79,7 +79,7 @@ def write_layout(build, images=None):
     program = build / "framework/cli/trainer"
     plugins = sorted({str(file.parent) for kind in ("plugins", "strategies")
                       for file in (build / kind).rglob("*.plugin.toml")})
-    lines = {"engine": "framework/train/libtrainer.so", "images": images or "tests/gpu/png_sizes.so",
+    lines = {"engine": "framework/engine/libtrainer.so", "images": images or "tests/gpu/png_sizes.so",
              "nccl": "framework/distributed/libtrainer_nccl.so"}
     text = "".join(f"{key} = {json.dumps(str(build / path))}\n" for key, path in lines.items())
     (program.parent / "trainer.layout.toml").write_text(text + f"plugins = {json.dumps(plugins)}\n")

@@ -16,10 +16,10 @@
 #include <trainer/sdk/ops/fused.hpp>
 
 #include <chrono>
-#include <fp8_weight_only/dequantize.hpp>
 #include <functional>
 #include <iomanip>
 #include <sstream>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <w8a8/w8a8_weight.hpp>
 
 #include "../unit/fused/operations.hpp"
@@ -174,17 +174,18 @@ TEST_P(RealShapes, AreNearFp64) {
 TEST(RealShapesOfEightBits, AreTheBitsOfPlainOperators) {
   for (const int64_t rows : row_counts()) {
     const at::Tensor x = numbers({rows, kWidth}, 1);
-    const fp8::Packed packed = fp8::quantize(x.to(at::kFloat), fp8::Granularity::channel, "weight");
-    const at::Tensor y = fp8::dequantize(packed, at::kBFloat16);
-    EXPECT_TRUE(at::equal(y, fp8::dequantize_by_operators(packed, at::kBFloat16)));
-    const double expanding = seconds_of([&] { fp8::dequantize(packed, at::kBFloat16); });
+    const eight_bits::Packed packed =
+        eight_bits::quantize(x.to(at::kFloat), eight_bits::Granularity::channel, "weight");
+    const at::Tensor y = eight_bits::dequantize(packed, at::kBFloat16);
+    EXPECT_TRUE(at::equal(y, eight_bits::dequantize_by_operators(packed, at::kBFloat16)));
+    const double expanding = seconds_of([&] { eight_bits::dequantize(packed, at::kBFloat16); });
     RecordProperty("shape_expand_codes_" + std::to_string(rows),
                    "equal " + speed(expanding, bytes_of({packed.values, packed.scale, y})));
-    const w8a8::Rows made = w8a8::quantize_rows(x, fp8::Code::e4m3),
-                     here = w8a8::quantize_rows(x.cpu(), fp8::Code::e4m3);
+    const eight_bits::Rows made = eight_bits::quantize_rows(x, eight_bits::Code::e4m3),
+                           here = eight_bits::quantize_rows(x.cpu(), eight_bits::Code::e4m3);
     EXPECT_TRUE(at::equal(made.values.cpu().view(at::kByte), here.values.view(at::kByte)));
     EXPECT_TRUE(at::equal(made.scale.cpu(), here.scale));
-    const double making = seconds_of([&] { w8a8::quantize_rows(x, fp8::Code::e4m3); });
+    const double making = seconds_of([&] { eight_bits::quantize_rows(x, eight_bits::Code::e4m3); });
     RecordProperty("shape_quantize_rows_" + std::to_string(rows),
                    "equal " + speed(making, bytes_of({x, made.values, made.scale})));
   }

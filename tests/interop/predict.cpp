@@ -4,9 +4,10 @@
 #include <flux2/layout.hpp>
 #include <flux2/lora_family.hpp>
 #include <flux2/model.hpp>
+#include <lora/lora.hpp>
 #include <sampling/sample.hpp>
-#include <train/artifacts/export.hpp>
-#include <train/forward.hpp>
+#include <run/export.hpp>
+#include <execution/forward.hpp>
 #include <weights/model_files.hpp>
 #include <weights/tensor_file.hpp>
 #include <weights/write.hpp>
@@ -25,20 +26,24 @@ void write_one(const std::string& file, const std::string& name, const at::Tenso
 }
 
 void predict(const std::string& model, const std::string& lora, const std::string& inputs, const std::string& output) {
-  train::LoadedModel loaded;
+  assembly::LoadedModel loaded;
   const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(model);
   loaded.source = flux2::map_weights(files);
-  train::SourceBuilder builder(*loaded.source, train::BuildOptions{});
+  assembly::SourceBuilder builder(*loaded.source, assembly::BuildOptions{});
   const std::string config = files->config().value_or("");
   const Options options("model", Table{{"round_time", {false}}});
   loaded.model = std::make_unique<flux2::Flux2Model>(ModelContext{options, *loaded.source, config, builder});
   loaded.inventory = builder.inventory();
   loaded.lora_family = flux2::lora_family();
-  if (lora != "none") train::apply_lora(loaded, train::lora_for(loaded, lora));
+  const auto adapter = trainer::lora::make_lora(
+      Options("adapter", Table{{"init", {std::string("file")}}, {"targets", {std::string("default")}}}));
+  if (lora != "none")
+    run::apply_adapter(loaded, *adapter, adapter::as_adapter(adapter::read_lora(lora, loaded.lora_family), "lora"),
+                         at::kFloat);
   const weights::TensorFile file(inputs, {weights::Profile::strict, weights::ReadMode::copy});
   NamedTensors tensors;
   for (const std::string& name : file.names()) tensors[name] = file.read(name);
-  write_one(output, "prediction", train::predict(*loaded.model, tensors, loaded.memory));
+  write_one(output, "prediction", execution::predict(*loaded.model, tensors, loaded.memory));
 }
 
 int run(const std::vector<std::string>& arguments) {

@@ -14,25 +14,25 @@
 namespace trainer::memory {
 namespace {
 
-std::vector<train::BlockPlan> blocks_of(const Cell& cell, train::StepBytes* step = nullptr) {
-  std::vector<train::BlockPlan> blocks;
+std::vector<planning::BlockPlan> blocks_of(const Cell& cell, planning::StepBytes* step = nullptr) {
+  std::vector<planning::BlockPlan> blocks;
   const Measured dry = measure_dry(miniatures().front(), cell, {}, &blocks);
   if (step != nullptr) *step = dry.step;
   return blocks;
 }
 
-double sum(const std::vector<train::BlockPlan>& blocks, double planner::BlockCost::*flops) {
+double sum(const std::vector<planning::BlockPlan>& blocks, double planner::BlockCost::*flops) {
   double total = 0;
-  for (const train::BlockPlan& block : blocks) total += block.cost.*flops;
+  for (const planning::BlockPlan& block : blocks) total += block.cost.*flops;
   return total;
 }
 
 TEST(Blocks, AddUpToTheStepButForItsEnds) {
   std::vector<int64_t> ends;  // what prologue, epilogue and loss keep, however the blocks are run
   for (const char* how : {"none", "full", "attention", "matmul"}) {
-    train::StepBytes step;
+    planning::StepBytes step;
     int64_t kept = 0;
-    for (const train::BlockPlan& block : blocks_of({how}, &step)) kept += block.cost.kept;
+    for (const planning::BlockPlan& block : blocks_of({how}, &step)) kept += block.cost.kept;
     ends.push_back(step.kept - kept);
     EXPECT_GT(ends.back(), 0) << how;
   }

@@ -15,10 +15,10 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/plugins.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/keyed_random.hpp>
-#include <train/placement/part_costs.hpp>
-#include <train/trainer.hpp>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
+#include <assembly/part_costs.hpp>
+#include <execution/trainer.hpp>
 #include <utility>
 #include <weights/model_files.hpp>
 
@@ -27,12 +27,12 @@ namespace {
 
 constexpr uint64_t kSeed = 5;
 
-train::MemoryStack::Named strategy(const std::string& name, const Table& changes = {}) {
+execution::MemoryStack::Named strategy(const std::string& name, const Table& changes = {}) {
   return {name, testing::make_strategy(name, changes)};
 }
 
-train::MemoryStack stack_of(const Cell& cell) {
-  std::vector<train::MemoryStack::Named> strategies;
+execution::MemoryStack stack_of(const Cell& cell) {
+  std::vector<execution::MemoryStack::Named> strategies;
   if (cell.packing.ends_with("w8a8"))
     strategies.push_back(strategy(cell.packing));
   else if (!cell.packing.empty())
@@ -45,17 +45,17 @@ train::MemoryStack stack_of(const Cell& cell) {
     strategies.push_back(strategy("full_checkpointing", {{"elide", {elide}}}));
   else if (how != "none")
     strategies.push_back(strategy("selective_checkpointing", {{"save", {Array{Value{how}}}}, {"elide", {elide}}}));
-  return train::MemoryStack(std::move(strategies));
+  return execution::MemoryStack(std::move(strategies));
 }
 
 /// A model with what trains it.
 struct Setup {
-  train::MemoryStack memory;
+  execution::MemoryStack memory;
   std::shared_ptr<WeightSource> source;
   PlacementPlan placement;
-  train::LayerDevices devices;
+  execution::LayerDevices devices;
   std::unique_ptr<Model> model;
-  train::Inventory inventory;
+  assembly::Inventory inventory;
   std::unique_ptr<Adapter> adapter;
   std::vector<Parameter*> trained;
   std::unique_ptr<Objective> objective;
@@ -102,29 +102,29 @@ Setup set_up(const Subject& subject, const Cell& cell, Devices devices, std::vec
   const auto file = devices.front().is_meta() ? planner::shapes_of(subject.weights) : subject.weights;
   setup.source = component.map_weights(file);
   const Options none = testing::options_of("model", "flux2");
-  const auto build = [&](train::SourceBuilder& builder) {
+  const auto build = [&](assembly::SourceBuilder& builder) {
     setup.model = component.create(ModelContext{none, *setup.source, subject.config, builder});
     setup.inventory = builder.inventory();
   };
-  train::BuildOptions options;
+  assembly::BuildOptions options;
   options.dtype = cell.dtype;
   options.device = devices.front();
   options.trained = cell.all_parameters;
   options.headers_only = true;
   options.format = setup.memory.format();
-  train::SourceBuilder headers(*setup.source, options);
+  assembly::SourceBuilder headers(*setup.source, options);
   build(headers);
-  PlacementRequest request = train::placement_request(*setup.model, setup.inventory, *setup.source, options);
+  PlacementRequest request = assembly::placement_request(*setup.model, setup.inventory, *setup.source, options);
   request.devices.assign(devices.begin(), devices.end());
   request.micro_batches = cell.micro_batches;
   setup.placement = placed(request);
-  setup.devices = train::LayerDevices(*setup.model, setup.placement, "split");
+  setup.devices = execution::LayerDevices(*setup.model, setup.placement, "split");
   options.headers_only = false;
   options.device_of = [&setup](const std::string& name) { return setup.devices.of(name); };
   Held held(devices);
   std::deque<planner::PeakMark> marks;
   for (const at::Device device : devices) marks.emplace_back(device);
-  train::SourceBuilder builder(*setup.source, options);
+  assembly::SourceBuilder builder(*setup.source, options);
   setup.inventory = {};
   build(builder);
   measured.resize(devices.size());
@@ -134,7 +134,7 @@ Setup set_up(const Subject& subject, const Cell& cell, Devices devices, std::vec
     measured[i].load_peak = marks[i].above();
   }
   if (cell.all_parameters) {
-    setup.trained = train::trained_parameters(setup.inventory);
+    setup.trained = assembly::trained_parameters(setup.inventory);
   } else {
     setup.adapter = testing::lora({{"rank", {int64_t{16}}}});
     setup.trained =
@@ -148,10 +148,10 @@ Setup set_up(const Subject& subject, const Cell& cell, Devices devices, std::vec
 }
 
 at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
-  return train::keyed_normal(KeyedRng(kSeed, RngStream::noise, 0, key), shape);
+  return execution::keyed_normal(KeyedRng(kSeed, RngStream::noise, 0, key), shape);
 }
 
-class Samples final : public train::BatchSource {
+class Samples final : public execution::BatchSource {
  public:
   Samples(const Subject& subject, const Cell& cell, const Size& size) : subject_(subject), cell_(cell), size_(size) {}
   [[nodiscard]] int64_t micro_batches() const override { return cell_.micro_batches; }
@@ -293,12 +293,12 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
   if (cell.ema) ema.emplace(setup.trained, 0.99);
   const std::vector<int64_t> averages = held.take();
   Samples samples(subject, cell, size);
-  const train::KeyedRandom random(kSeed);
+  const execution::KeyedRandom random(kSeed);
   optim::LrSchedule schedule;
   schedule.total_steps = 2;
-  train::Parts parts{*setup.model, *setup.objective, setup.memory,          setup.placement, random,
+  execution::Parts parts{*setup.model, *setup.objective, setup.memory,          setup.placement, random,
                      samples,      optimizer,        ema ? &*ema : nullptr, schedule,        1.0};
-  const std::vector<train::Stage> stages = train::stages_of(setup.placement);
+  const std::vector<execution::Stage> stages = execution::stages_of(setup.placement);
   std::vector<int64_t> kept(devices.size());  // most when a backward begins, beyond what is held between steps
   parts.before_step = [&](const ScheduleStep& step) {
     const at::Device device = stages[static_cast<std::size_t>(step.stage)].device;
@@ -306,7 +306,7 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
     if (before_step) before_step(step);
     if (step.pass == Pass::backward) kept[i] = std::max(kept[i], held.since(i) - gradient_bytes(setup.trained, device));
   };
-  train::Trainer trainer(std::move(parts), 0);
+  execution::Trainer trainer(std::move(parts), 0);
   std::vector<int64_t> first;
   {
     std::deque<planner::PeakMark> marks;
@@ -320,7 +320,7 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
   for (const at::Device device : devices) marks.emplace_back(device);
   trainer.step();
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    train::StepBytes& step = measured[i].step;
+    planning::StepBytes& step = measured[i].step;
     step.optimizer = states[i];
     step.ema = averages[i];
     step.kept = kept[i];
@@ -334,25 +334,25 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
 }
 
 std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, const Size& size, std::size_t devices,
-                                  std::vector<train::BlockPlan>* blocks) {
+                                  std::vector<planning::BlockPlan>* blocks) {
   std::vector<at::Device> dry;
   for (std::size_t i = 0; i < devices; ++i) dry.emplace_back(at::kMeta, static_cast<at::DeviceIndex>(i));
   std::vector<Measured> measured;
   const Setup setup = set_up(subject, cell, dry, measured);
-  train::BatchShape shape{size.samples,
+  planning::BatchShape shape{size.samples,
                           {subject.channels, 1, size.height, size.width},
                           {{"prompt_embeds", at::kBFloat16, {size.text, subject.text_width}}}};
   // Batches are the host's, which is a device of its own unless the model is there too.
   const at::Device host(at::kMeta, static_cast<at::DeviceIndex>(devices == 1 ? 0 : devices));
-  const train::DryParts parts{*setup.model, *setup.objective, setup.memory, setup.placement,    setup.trained,
+  const planning::DryParts parts{*setup.model, *setup.objective, setup.memory, setup.placement,    setup.trained,
                               {},           cell.ema,         1.0,          cell.micro_batches, std::move(shape),
                               host};
-  const train::DryStep step = train::dry_step(parts);
-  train::BlockCosts costs;
-  const std::vector<train::BlockPlan> each = train::dry_blocks(parts);
-  for (const train::BlockPlan& block : each) costs.push_back({block.cost});
+  const planning::DryStep step = planning::dry_step(parts);
+  planning::BlockCosts costs;
+  const std::vector<planning::BlockPlan> each = planning::dry_blocks(parts);
+  for (const planning::BlockPlan& block : each) costs.push_back({block.cost});
   const auto first =
-      train::first_passes(setup.placement, costs, std::vector<std::size_t>(costs.size(), 0), step.devices);
+      planning::first_passes(setup.placement, costs, std::vector<std::size_t>(costs.size(), 0), step.devices);
   for (std::size_t i = 0; i < devices; ++i) {
     measured[i].step = step.devices.at(i);
     measured[i].first_peak = std::max(first.at(i), measured[i].step.peak);
@@ -367,7 +367,7 @@ Measured measure_real(const Subject& subject, const Cell& cell, const Size& size
 }
 
 Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
-                     std::vector<train::BlockPlan>* blocks) {
+                     std::vector<planning::BlockPlan>* blocks) {
   return measure_dry(subject, cell, size, 1, blocks).front();
 }
 

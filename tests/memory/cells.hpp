@@ -2,7 +2,7 @@
 #pragma once
 
 #include <plugin/loader.hpp>
-#include <train/planning/chain_parts.hpp>
+#include <planning/chain_parts.hpp>
 
 #include <functional>
 #include <memory>
@@ -54,7 +54,7 @@ using Devices = std::span<const at::Device>;
 /// What both ways tell of a device.
 struct Measured {
   int64_t weights = 0, load_peak = 0, trained = 0;  ///< model; highest while it was built; adapter parameters
-  train::StepBytes step;
+  planning::StepBytes step;
   int64_t first_peak = 0;  ///< highest in the first step, above what was there before it; dry: at most
 };
 
@@ -62,13 +62,13 @@ struct Measured {
 Measured measure_real(const Subject& subject, const Cell& cell, const Size& size);
 /// `blocks`, when given, is filled with what each block costs.
 Measured measure_dry(const Subject& subject, const Cell& cell, const Size& size,
-                     std::vector<train::BlockPlan>* blocks = nullptr);
+                     std::vector<planning::BlockPlan>* blocks = nullptr);
 
 /// The same split over several devices, as the split placement does it by default: on those that are named, or on as
 /// many dry ones. `before_step` is called before every step of the schedule of both training steps.
 std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, const Size& size, Devices devices,
                                    const std::function<void(const ScheduleStep&)>& before_step = {});
 std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, const Size& size, std::size_t devices,
-                                  std::vector<train::BlockPlan>* blocks = nullptr);
+                                  std::vector<planning::BlockPlan>* blocks = nullptr);
 
 }  // namespace trainer::memory

@@ -2,7 +2,8 @@
 .pc file of that installation and nothing else of ours.
 
 Arguments: meson, the project, the build folder, our build folder (what is installed), the folder to install into, a
-file to touch when all is done, our sanitizers or "none": the strangers get them too, or our program would refuse them.
+file to touch when all is done, our sanitizers or "none": the strangers get them too, or our program would refuse them;
+the folder of our own plugins, of which two are built as a third party would.
 """
 
 import os
@@ -41,7 +42,7 @@ def require_installed(build, ours, prefix):
             sys.exit(f"{build}: {path} was used, which no stranger has")
 
 
-def main(meson, project, build, ours, stage, stamp, sanitizers="none"):
+def main(meson, project, build, ours, stage, stamp, sanitizers="none", plugins=None):
     build, stage = pathlib.Path(build).resolve(), pathlib.Path(stage).resolve()
     # The build tree's own variables would let a stranger find what only we have.
     hidden = ("LD_LIBRARY_PATH", "CXXFLAGS", "LDFLAGS", "PKG_CONFIG_PATH", "DESTDIR")
@@ -51,7 +52,8 @@ def main(meson, project, build, ours, stage, stamp, sanitizers="none"):
     env["PKG_CONFIG"] = f"pkg-config --define-variable=prefix={prefix}"
     again = ["--wipe"] if (build / "build.ninja").exists() else []  # the SDK may be another
     checked = [] if sanitizers == "none" else [f"-Db_sanitize={sanitizers}", "-Db_lundef=false"]
-    call([meson, "setup", *again, *checked, build, project], env)
+    own = [f"-Down_plugins={plugins}"] if plugins else []
+    call([meson, "setup", *again, *checked, *own, build, project], env)
     call([meson, "compile", "-C", build], env)
     require_installed(build, ours, prefix)
     pathlib.Path(stamp).touch()

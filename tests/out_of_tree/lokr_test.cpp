@@ -8,7 +8,11 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/tensor.h>
 
+#include <unistd.h>
+
+#include <adapter/adapter_file.hpp>
 #include <adapter/inject.hpp>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -88,6 +92,58 @@ TEST(Lokr, BeginsAtZeroAndIsAKroneckerProduct) {
   const at::Tensor update =
       at::kron(parameters[0]->value(), at::mm(parameters[1]->value(), parameters[2]->value())) * 1.5;
   EXPECT_LT(error(layers[0](x).detach(), at::mm(x, (weight + update).t()).detach()), 1e-6);
+}
+
+/// An adapter of a third party imports what it exports, in memory and through a file with its metadata.
+TEST(Lokr, ReadsItsFileAgain) {
+  const adapter::AdapterKind kind{"lokr", plugin::schema_of(loader().found(), "adapter", "lokr").tensors};
+  const LoraFamily family = adapter::plain_family("a test");
+  for (const int64_t rank : {2, 64}) {  // a second factor of two matrices, and a whole one
+    const at::Tensor weight = numbers(1, {18, 12}), x = numbers(2, {5, 12});
+    const auto first = lokr(rank, 3.0, 2);
+    const std::vector<Linear> layers{layer(weight)}, again{layer(weight)};
+    for (Parameter* parameter : adapter::inject(*first, layers, 1, at::kCPU))
+      parameter->value() = numbers(parameter->name().size(), parameter->value().sizes()).requires_grad_(true);
+    AdapterFile made{{}, first->metadata()};
+    for (const auto& [name, tensor] : first->export_layer(layers[0].state()))
+      made.layers["layer"][name.substr(6)] = tensor;
+    const auto file = std::filesystem::temp_directory_path() / ("lokr-" + std::to_string(::getpid()) + ".safetensors");
+    adapter::write_adapter(file, made, "lokr", family, family.formats.front(), 7);
+    const weights::TensorFile opened(file);
+    EXPECT_EQ(adapter::kind_of(opened, {&kind, 1}), &kind);
+    adapter::ReadAdapter read = adapter::read_adapter(opened, family, &kind);
+    std::filesystem::remove(file);
+    EXPECT_EQ(read.step, 7);
+    EXPECT_EQ(read.format, "canonical");
+    EXPECT_EQ(read.file.metadata.at("lokr.factor"), "2");
+    EXPECT_EQ(read.layers(), std::vector<std::string>{"layer"});
+    EXPECT_FALSE(read.lora.has_value());
+    const auto second = loader().registry().adapters.at("lokr").create(
+        Options("adapter", {{"rank", {}}, {"alpha", {}}, {"factor", {}}, {"targets", {Array{}}}}));
+    second->start_from(read.file);
+    const auto parameters = adapter::inject(*second, again, 2, at::kCPU);
+    EXPECT_TRUE(parameters.front()->trainable());
+    EXPECT_TRUE(test::same_bits(layers[0](x).detach(), again[0](x).detach())) << rank;
+    EXPECT_EQ(second->metadata(), first->metadata());
+    const NamedTensors exported = second->export_layer(again[0].state());
+    for (const auto& [name, tensor] : made.layers["layer"])
+      EXPECT_TRUE(test::same_bits(exported.at("layer." + name), tensor)) << name;
+  }
+}
+
+TEST(Lokr, RefusesAFileThatContradictsTheRecipe) {
+  const auto adapter = lokr(3, 3.0, -1);
+  AdapterFile file;
+  file.layers["layer"] = {
+      {"lokr_w1", numbers(1, {3, 3})}, {"lokr_w2_a", numbers(2, {6, 2})}, {"lokr_w2_b", numbers(3, {2, 4})}};
+  try {
+    adapter->start_from(file);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::bad_recipe);
+    EXPECT_STREQ(error.what(),
+                 "adapter.rank: the file has another rank on \"layer\"; leave rank out to take the file's");
+  }
 }
 
 TEST(Lokr, WritesNamesOfItsOwn) {

@@ -5,8 +5,8 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <plugin/loader.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/keyed_random.hpp>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ inline plugin::Loader& loader() {
 }
 
 inline at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
-  return train::keyed_normal(KeyedRng(1, RngStream::noise, 0, key), shape) * 0.3;
+  return execution::keyed_normal(KeyedRng(1, RngStream::noise, 0, key), shape) * 0.3;
 }
 
 inline std::unique_ptr<MemoryStrategy> strategy(const std::string& name, Table options = {}) {
@@ -52,15 +52,15 @@ inline NamedTensors toy_weights(uint64_t blocks) {
 class ToyChain {
  public:
   explicit ToyChain(uint64_t blocks, bool trained = false) : source_(toy_weights(blocks)) {
-    train::BuildOptions options;
+    assembly::BuildOptions options;
     options.trained = trained;
-    builder_ = std::make_unique<train::SourceBuilder>(source_, options);
+    builder_ = std::make_unique<assembly::SourceBuilder>(source_, options);
     loader().require("model", "toy");
     const Options none;
     model_ = loader().registry().models.at("toy").create(ModelContext{none, source_, "", *builder_});
   }
   Model& model() { return *model_; }
-  const train::Inventory& inventory() const { return builder_->inventory(); }
+  const assembly::Inventory& inventory() const { return builder_->inventory(); }
   /// The flow before the blocks, its carried and shared tensors leaves that require grad.
   Flow start() {
     Flow flow = model_->prologue({{"latents", numbers(50, {2, 3, 1, 4, 5})}, {"timestep", numbers(51, {2})}});
@@ -87,7 +87,7 @@ class ToyChain {
 
  private:
   test::MemorySource source_;
-  std::unique_ptr<train::SourceBuilder> builder_;
+  std::unique_ptr<assembly::SourceBuilder> builder_;
   std::unique_ptr<Model> model_;
 };
 

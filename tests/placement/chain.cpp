@@ -1,18 +1,18 @@
 #include "chain.hpp"
 
 #include <ATen/TensorOperators.h>
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 #include <base/rng.hpp>
 #include <cmath>
 #include <support/components.hpp>
-#include <train/keyed_random.hpp>
+#include <execution/keyed_random.hpp>
 
 namespace trainer::placement {
 namespace {
 
 at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
-  return train::keyed_normal(KeyedRng(3, RngStream::synthetic, 0, key), shape);
+  return execution::keyed_normal(KeyedRng(3, RngStream::synthetic, 0, key), shape);
 }
 
 ParameterPtr trained_at(const std::string& name, uint64_t key, at::IntArrayRef shape, at::Device device) {
@@ -73,12 +73,12 @@ std::vector<at::Tensor> run_step(const ChainSizes& sizes, const PlacementPlan& p
                                  bool recompute, double* seconds) {
   ChainModel model(sizes, plan);
   const SquareObjective objective;
-  std::vector<train::MemoryStack::Named> strategies;
+  std::vector<execution::MemoryStack::Named> strategies;
   if (recompute) strategies.push_back({"recompute", std::make_unique<testing::RecomputeAll>()});
-  const train::MemoryStack memory(std::move(strategies));
-  train::StageExecutor executor(model, objective, memory, plan, "chain");
+  const execution::MemoryStack memory(std::move(strategies));
+  execution::StageExecutor executor(model, objective, memory, plan, "chain");
   RecomputeState verified;
-  const train::StageInputs inputs{[&](int64_t micro) {
+  const execution::StageInputs inputs{[&](int64_t micro) {
                                     Example example;
                                     const auto key = static_cast<uint64_t>(10 + micro);
                                     example.inputs["x"] = numbers(key, {sizes.tokens, sizes.width});

@@ -5,7 +5,7 @@
 #include <trainer/sdk/placement.hpp>
 
 #include <memory>
-#include <train/placement/stage_executor.hpp>
+#include <execution/stage_executor.hpp>
 #include <vector>
 
 namespace trainer::placement {

@@ -2,7 +2,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 #include "chain.hpp"
 #include "devices.hpp"
@@ -44,7 +44,7 @@ TEST_F(Executor, AnyPlanRuns) {
   plan.prologue = sim::device(2);
   plan.blocks = {sim::device(0), sim::device(1), sim::device(1), sim::device(0), sim::device(0)};
   plan.epilogue = sim::device(3);
-  ASSERT_EQ(train::stages_of(plan).size(), 5U);
+  ASSERT_EQ(execution::stages_of(plan).size(), 5U);
   expect_same(run_step(kSizes, plan, 2, false), expected, "five stages on four devices");
   PlacementPlan with_host = plan_of(kSizes, {0, 3}, split::serial(3, 2));
   with_host.prologue = at::kCPU;

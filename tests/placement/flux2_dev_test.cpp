@@ -1,9 +1,9 @@
 /// @file Splits of FLUX.2-dev from its real shapes: 8 double and 48 single blocks, 32.2 billion parameters.
 #include <gtest/gtest.h>
 
-#include <train/placement/part_costs.hpp>
-#include <train/placement/stages.hpp>
-#include <train/prove/random_source.hpp>
+#include <assembly/part_costs.hpp>
+#include <execution/stages.hpp>
+#include <assembly/random_source.hpp>
 
 #include <flux2/model.hpp>
 #include <flux2/names.hpp>
@@ -34,16 +34,16 @@ PlacementRequest dev_request(WeightFormat* format) {
   init_devices();
   std::vector<NamedShape> tensors;
   for (const auto& [name, shape] : flux2::expected_tensors(dev())) tensors.push_back({name, shape, "BFloat16"});
-  prove::RandomSource source(tensors, 1, "FLUX.2-dev");
-  train::BuildOptions build;
+  assembly::RandomSource source(tensors, 1, "FLUX.2-dev");
+  assembly::BuildOptions build;
   build.dtype = at::kBFloat16;
   build.headers_only = true;
   build.format = format;
-  train::SourceBuilder builder(source, build);
+  assembly::SourceBuilder builder(source, build);
   const Options options("model", Table{{"round_time", {false}}});
   flux2::Flux2Model model(ModelContext{options, source, "", builder});
   EXPECT_EQ(model.describe().find("FLUX.2 dev, 8 double + 48 single blocks, 32.2"), 0U) << model.describe();
-  PlacementRequest request = train::placement_request(model, builder.inventory(), source, build);
+  PlacementRequest request = assembly::placement_request(model, builder.inventory(), source, build);
   request.micro_batches = 4;
   request.devices = {sim::device(0), sim::device(1)};
   return request;
@@ -51,13 +51,13 @@ PlacementRequest dev_request(WeightFormat* format) {
 
 std::string first_on_second(const PlacementRequest& request, const Table& changes) {
   const PlacementPlan plan = split_placement(changes)->plan(request);
-  train::check_plan(plan, request, "split");
-  return request.blocks[train::stages_of(plan)[1].first].name;
+  execution::check_plan(plan, request, "split");
+  return request.blocks[execution::stages_of(plan)[1].first].name;
 }
 
 int64_t bytes_on(const PlacementRequest& request, const Table& changes, std::size_t stage) {
   const PlacementPlan plan = split_placement(changes)->plan(request);
-  const train::Stage part = train::stages_of(plan)[stage];
+  const execution::Stage part = execution::stages_of(plan)[stage];
   int64_t bytes = part.prologue ? request.prologue.weight_bytes : 0;
   for (std::size_t i = part.first; i < part.end; ++i) bytes += request.blocks[i].weight_bytes;
   return bytes + (part.epilogue ? request.epilogue.weight_bytes : 0);
@@ -86,7 +86,7 @@ TEST(Flux2Dev, TheComputeBalancedCutIsAtSingleBlock20) {
 /// card takes fewer blocks.
 TEST(Flux2Dev, FitsTwoCardsWhenPacked) {
   equivalence::loader().require("memory", "fp8_weight_only");
-  const train::MemoryStack stack = prove::stack_of(equivalence::loader(), {"fp8_weight_only"});
+  const execution::MemoryStack stack = prove::stack_of(equivalence::loader(), {"fp8_weight_only"});
   const PlacementRequest request = dev_request(stack.format());
   EXPECT_NEAR(static_cast<double>(bytes_on(request, {}, 0)) / 1e9, 19.2, 0.1);
   EXPECT_NEAR(static_cast<double>(bytes_on(request, {}, 1)) / 1e9, 13.8, 0.3);

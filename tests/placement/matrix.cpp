@@ -1,7 +1,7 @@
 /// @file See matrix.hpp.
 #include "matrix.hpp"
 
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <map>

@@ -3,7 +3,7 @@
 
 #include <equivalence/subjects.hpp>
 #include <recipe/default_options.hpp>
-#include <train/placement/stages.hpp>
+#include <execution/stages.hpp>
 
 #include "devices.hpp"
 #include "split_options.hpp"
@@ -41,9 +41,9 @@ TEST(Split, CutsWhereItIsTold) {
   const PlacementRequest request = request_of(6, 3);
   for (const Array& at : {Array{{int64_t{1}}, {int64_t{4}}}, strings({"single.1", "single.4"})}) {
     const PlacementPlan plan = split_placement({{"at", {at}}})->plan(request);
-    train::check_plan(plan, request, "split");
-    EXPECT_EQ(train::stages_of(plan)[1].first, 1U);
-    EXPECT_EQ(train::stages_of(plan)[2].first, 4U);
+    execution::check_plan(plan, request, "split");
+    EXPECT_EQ(execution::stages_of(plan)[1].first, 1U);
+    EXPECT_EQ(execution::stages_of(plan)[2].first, 4U);
     EXPECT_EQ(plan.epilogue, sim::device(2));
   }
 }
@@ -52,8 +52,8 @@ TEST(Split, KeepsAnUndeclaredEpilogueWithThePrologue) {
   PlacementRequest request = request_of(4, 2);
   request.epilogue_apart = false;
   const PlacementPlan plan = split_placement({})->plan(request);
-  train::check_plan(plan, request, "split");
-  EXPECT_EQ(train::stages_of(plan).size(), 3U);
+  execution::check_plan(plan, request, "split");
+  EXPECT_EQ(execution::stages_of(plan).size(), 3U);
   EXPECT_EQ(plan.epilogue, plan.prologue);
 }
 
@@ -84,10 +84,10 @@ TEST(Split, RefusesWhatCannotBe) {
 TEST(Plan, MustRunEverythingInAPossibleOrder) {
   const PlacementRequest request = request_of(4, 2);
   const PlacementPlan good = split_placement({})->plan(request);
-  EXPECT_NO_THROW(train::check_plan(good, request, "stranger"));
+  EXPECT_NO_THROW(execution::check_plan(good, request, "stranger"));
   const auto refused = [&](PlacementPlan plan) {
     try {
-      train::check_plan(plan, request, "stranger");
+      execution::check_plan(plan, request, "stranger");
     } catch (const Error& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find("stranger"), std::string::npos);
@@ -122,7 +122,7 @@ TEST(Plan, MustRunBackwardInTheOrderOfMicroBatches) {
   plan.prologue = plan.epilogue = sim::device(0);
   plan.blocks.assign(4, sim::device(0));
   plan.schedule = {{Pass::forward, 0, 0}, {Pass::forward, 0, 1}, {Pass::backward, 0, 1}, {Pass::backward, 0, 0}};
-  EXPECT_THROW(train::check_plan(plan, request, "stranger"), Error);
+  EXPECT_THROW(execution::check_plan(plan, request, "stranger"), Error);
 }
 
 }  // namespace

@@ -28,15 +28,16 @@ TEST(Search, APluginMayNotTakeTheNameOfOneOfTheProgram) {
   theirs.add_manifest("b");
   theirs.add_manifest("flow_matching", {{"kind", "\"objective\""}});
   ours.add_manifest("a");
+  ours.add_manifest("flow_matching", {{"kind", "\"objective\""}});
   const Found found = find_manifests({{theirs.path(), "--plugin-dir"}, {ours.path(), "installed"}});
   ASSERT_EQ(found.clashes.size(), 2U);
   for (const std::string& file : {(theirs.path() / "a.plugin.toml").string(), (ours.path() / "a.plugin.toml").string()})
-    EXPECT_NE(found.clashes[1].text.find(file), std::string::npos) << found.clashes[1].text;
-  EXPECT_NE(found.clashes[0].text.find("the objective \"flow_matching\" of " +
-                                       (theirs.path() / "flow_matching.plugin.toml").string() +
-                                       " has the name of the program's own, which is built in"),
+    EXPECT_NE(found.clashes[0].text.find(file), std::string::npos) << found.clashes[0].text;
+  EXPECT_NE(found.clashes[1].text.find(
+                "the objective \"flow_matching\" of " + (theirs.path() / "flow_matching.plugin.toml").string() +
+                " has the name of the program's own, " + (ours.path() / "flow_matching.plugin.toml").string()),
             std::string::npos)
-      << found.clashes[0].text;
+      << found.clashes[1].text;
   EXPECT_THROW(schemas(found), PluginError);
   EXPECT_THROW(require_unambiguous(found, "memory", "a"), PluginError);
   EXPECT_NO_THROW(require_unambiguous(found, "memory", "b"));
@@ -97,10 +98,10 @@ TEST(Search, TheRegistryComesFirst) {
   Folder folder;
   folder.add_manifest("twice");
   Loader loader = folder.loader();
-  register_builtin(loader.registry(), [](Registrar& registrar) {
-    registrar.add(MemoryComponent{
-        "twice", [](const Options&) -> std::unique_ptr<MemoryStrategy> { return std::make_unique<MemoryStrategy>(); }});
-  });
+  loader.registry().memory.emplace("twice",
+                                   MemoryComponent{"twice", [](const Options&) -> std::unique_ptr<MemoryStrategy> {
+                                                     return std::make_unique<MemoryStrategy>();
+                                                   }});
   loader.require("memory", "twice");  // its library does not even exist
   EXPECT_EQ(loader.registry().names(), std::vector<std::string>{"memory twice"});
 }

@@ -1,32 +1,18 @@
-/// @file The built-in objective and adapter made without the plugin host, and the plain pieces of a training loop
-/// (placement, checkpointing strategy) that tests of the loop need.
+/// @file The objective "flow_matching" and the adapter "lora" made without the plugin host, and the plain pieces of a
+/// training loop (placement, checkpointing strategy) that tests of the loop need.
 #pragma once
 
+#include <trainer/sdk/memory.hpp>
 #include <trainer/sdk/placement.hpp>
-#include <trainer/sdk/registrar.hpp>
 
-#include <adapter/lora.hpp>
+#include <flow_matching/flow_matching.hpp>
+#include <lora/lora.hpp>
 #include <memory>
-#include <objective/flow_matching.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace trainer::testing {
-
-/// Keeps what a module registers.
-class KeepingRegistrar final : public Registrar {
- public:
-  void add(ModelComponent) override {}
-  void add(TextEncoderComponent) override {}
-  void add(AutoencoderComponent) override {}
-  void add(ObjectiveComponent component) override { objective = std::move(component); }
-  void add(AdapterComponent component) override { adapter = std::move(component); }
-  void add(MemoryComponent) override {}
-  void add(PlacementComponent) override {}
-  ObjectiveComponent objective;
-  AdapterComponent adapter;
-};
 
 /// Options of "flow_matching" with the defaults of the recipe, changed by `changes`.
 inline Options flow_matching_options(const Table& changes = {}) {
@@ -45,9 +31,7 @@ inline Options flow_matching_options(const Table& changes = {}) {
 }
 
 inline std::unique_ptr<Objective> flow_matching(const Table& changes = {}) {
-  KeepingRegistrar registrar;
-  objective::register_flow_matching(registrar);
-  return registrar.objective.create(flow_matching_options(changes));
+  return flow_matching::make_flow_matching(flow_matching_options(changes));
 }
 
 /// Options of "lora": rank 4, alpha 4 and the defaults of the recipe, changed by `changes`.
@@ -58,9 +42,7 @@ inline std::unique_ptr<Adapter> lora(const Table& changes = {}) {
                {"init", {std::string("kaiming")}},
                {"dtype", {std::string("fp32")}}};
   for (const auto& [key, value] : changes) values[key] = value;
-  KeepingRegistrar registrar;
-  adapter::register_lora(registrar);
-  return registrar.adapter.create(Options("adapter", std::move(values)));
+  return lora::make_lora(Options("adapter", std::move(values)));
 }
 
 /// Everything on the CPU, one micro-batch after the other.

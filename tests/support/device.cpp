@@ -2,7 +2,7 @@
 #include <ATen/Context.h>
 #include <dlfcn.h>
 #include <support/device.hpp>
-#include <train/assembly/device.hpp>
+#include <assembly/device.hpp>
 
 #include <array>
 #include <cstdlib>
@@ -11,12 +11,10 @@ namespace trainer::testing {
 
 at::Device open_device(const std::string& name, const std::string& where) {
   const std::array<std::string, 1> names{name};
-  const std::vector<at::Device> devices = train::parse_devices(names, where);
+  const std::vector<at::Device> devices = assembly::parse_devices(names, where);
   Dl_info torch{};
   dladdr(reinterpret_cast<const void*>(&at::globalContext), &torch);
-  train::Request request;
-  request.libtorch = std::filesystem::canonical(torch.dli_fname).parent_path();
-  train::open_devices(devices, request);
+  assembly::open_devices(devices, {.libtorch = std::filesystem::canonical(torch.dli_fname).parent_path(), .nccl = {}});
   return devices.front();
 }
 

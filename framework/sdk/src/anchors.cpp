@@ -46,7 +46,7 @@ at::Tensor Model::epilogue_slice(const Flow& flow, int64_t begin, int64_t end) {
   return epilogue(flow).slice(-1, begin, end);
 }
 
-void Adapter::start_from(std::vector<LoraLayer>) {
+void Adapter::start_from(AdapterFile) {
   throw Error(ExitCode::bad_recipe, "adapter.path: this kind of adapter does not start from a file");
 }
 

@@ -1,16 +1,15 @@
 /// @file A frozen weight that is held in fp8 and expanded for every use.
 #pragma once
 
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/layers.hpp>
-
-#include "quantize.hpp"
 
 namespace trainer::fp8 {
 
 /// Same numbers as a DenseWeight of `dense(x.dtype)`, bit for bit.
 class Fp8Weight final : public FrozenWeight {
  public:
-  explicit Fp8Weight(Packed packed) : packed_(std::move(packed)) {}
+  explicit Fp8Weight(eight_bits::Packed packed) : packed_(std::move(packed)) {}
   [[nodiscard]] at::Tensor matmul(const at::Tensor& x) const override;
   [[nodiscard]] at::Tensor grad_input(const at::Tensor& g) const override;
   [[nodiscard]] at::Tensor dense(at::ScalarType dtype) const override;
@@ -24,10 +23,10 @@ class Fp8Weight final : public FrozenWeight {
   void release() noexcept;
   /// Bytes of a kept expansion.
   [[nodiscard]] int64_t kept_bytes() const;
-  [[nodiscard]] const Packed& packed() const { return packed_; }
+  [[nodiscard]] const eight_bits::Packed& packed() const { return packed_; }
 
  private:
-  Packed packed_;
+  eight_bits::Packed packed_;
   bool keeping_ = false;
   mutable at::Tensor kept_;
 };

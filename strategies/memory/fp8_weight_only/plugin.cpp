@@ -7,8 +7,6 @@
 #include <set>
 
 #include "fp8_weight.hpp"
-#include "layer_choice.hpp"
-#include "stored.hpp"
 
 namespace {
 
@@ -56,34 +54,35 @@ class KeepBlock final : public WeightResidency {
 class Fp8WeightOnly final : public MemoryStrategy, public WeightFormat {
  public:
   explicit Fp8WeightOnly(const Options& options)
-      : granularity_(fp8::granularity_from(options.get<std::string>("granularity"))),
+      : granularity_(eight_bits::granularity_from(options.get<std::string>("granularity"),
+                                                  "memory.fp8_weight_only.granularity")),
         keep_block_(options.get<std::string>("keep") == "block"),
-        layers_("fp8_weight_only", options.list<std::string>("exclude")) {}
+        excluded_("fp8_weight_only", options.list<std::string>("exclude")) {}
   WeightFormat* weight_format() override { return this; }
   WeightResidency* weight_residency() override { return keep_block_ ? &residency_ : nullptr; }
 
   std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
                                      at::ScalarType) override {
     if (linear.in == 0 || linear.out == 0) return nullptr;
-    layers_.require_matches(source);
-    if (std::optional<fp8::Packed> stored = fp8::stored_fp8(source, name))
+    excluded_.require_matches(source);
+    if (std::optional<eight_bits::Packed> stored = eight_bits::stored_fp8(source, name))
       return std::make_unique<fp8::Fp8Weight>(std::move(*stored));
-    if (layers_.excludes(linear.name)) return nullptr;
+    if (excluded_.contains(linear.name)) return nullptr;
     if (const at::ScalarType stored = source.find(name)->dtype; !c10::isFloatingType(stored))
       throw Error(ExitCode::bad_input, source.describe() + ": tensor " + quote_name(name) + " is " +
                                            c10::toString(stored) + "; fp8_weight_only packs floating-point weights");
-    return std::make_unique<fp8::Fp8Weight>(fp8::quantize(source.read(name), granularity_, name));
+    return std::make_unique<fp8::Fp8Weight>(eight_bits::quantize(source.read(name), granularity_, name));
   }
   int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
-    if (layers_.excludes(linear.name)) return WeightFormat::bytes(linear, compute);
-    return linear.out * linear.in + fp8::scale_count(granularity_, linear.out, linear.in) * kScaleBytes;
+    if (excluded_.contains(linear.name)) return WeightFormat::bytes(linear, compute);
+    return linear.out * linear.in + eight_bits::scale_count(granularity_, linear.out, linear.in) * kScaleBytes;
   }
 
  private:
   static constexpr int64_t kScaleBytes = 4;  // fp32
-  fp8::Granularity granularity_;
+  eight_bits::Granularity granularity_;
   bool keep_block_;
-  fp8::LayerChoice layers_;
+  eight_bits::ExcludedLayers excluded_;
   KeepBlock residency_;
 };
 

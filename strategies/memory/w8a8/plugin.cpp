@@ -5,9 +5,6 @@
 #include <trainer/sdk/plugin.hpp>
 #include <trainer/sdk/weight_scales.hpp>
 
-#include <fp8_weight_only/layer_choice.hpp>
-#include <fp8_weight_only/stored.hpp>
-
 #include "w8a8_weight.hpp"
 
 namespace {
@@ -22,24 +19,24 @@ class W8A8 final : public MemoryStrategy, public WeightFormat {
  public:
   W8A8(Code code, const Options& options)
       : code_(code),
-        layers_(name_of(code), options.list<std::string>("exclude")),
+        excluded_(name_of(code), options.list<std::string>("exclude")),
         shared_(std::make_shared<w8a8::Shared>(code == Code::e4m3 && options.get<bool>("fast_accumulation"))) {}
   WeightFormat* weight_format() override { return this; }
 
   std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
                                      at::ScalarType) override {
     if (linear.in == 0 || linear.out == 0) return nullptr;
-    layers_.require_matches(source);
+    excluded_.require_matches(source);
     refuse_foreign(name, source);
     if (code_ == Code::e4m3)
-      if (std::optional<fp8::Packed> stored = fp8::stored_fp8(source, name))
+      if (std::optional<eight_bits::Packed> stored = eight_bits::stored_fp8(source, name))
         return std::make_unique<W8A8Weight>(std::move(*stored), shared_);
-    if (layers_.excludes(linear.name)) return nullptr;
-    return std::make_unique<W8A8Weight>(fp8::quantize(source.read(name), fp8::Granularity::channel, name, code_),
-                                        shared_);
+    if (excluded_.contains(linear.name)) return nullptr;
+    return std::make_unique<W8A8Weight>(
+        eight_bits::quantize(source.read(name), eight_bits::Granularity::channel, name, code_), shared_);
   }
   int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
-    if (layers_.excludes(linear.name)) return WeightFormat::bytes(linear, compute);
+    if (excluded_.contains(linear.name)) return WeightFormat::bytes(linear, compute);
     constexpr int64_t kScaleBytes = 4;  // fp32, one an output channel
     return linear.out * linear.in + linear.out * kScaleBytes;
   }
@@ -58,7 +55,7 @@ class W8A8 final : public MemoryStrategy, public WeightFormat {
   }
 
   Code code_;
-  fp8::LayerChoice layers_;
+  eight_bits::ExcludedLayers excluded_;
   std::shared_ptr<w8a8::Shared> shared_;
 };
 

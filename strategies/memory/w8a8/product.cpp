@@ -6,19 +6,14 @@
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
-#include <trainer/sdk/ops/eight_bits.hpp>
 #include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
 #include <array>
-#include <fp8_weight_only/dequantize.hpp>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -34,12 +29,12 @@ at::Tensor expanded_product(const at::Tensor& a, const at::Tensor& b) {
   const bool turned = b.stride(0) == 1;
   const at::Tensor values = (turned ? b.t() : b).contiguous(), one = at::ones({1, 1}, a.options().dtype(at::kFloat));
   const at::Tensor wide =
-      a.scalar_type() == at::kChar ? a.to(at::kFloat) : fp8::dequantize({a, one, a.size(1)}, at::kFloat);
+      a.scalar_type() == at::kChar ? a.to(at::kFloat) : eight_bits::dequantize({a, one, a.size(1)}, at::kFloat);
   return multiply_packed(wide, values, one, values.size(1), turned);
 }
 
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
-  if (fp8::on_cpu(a)) return expanded_product(a, b);
+  if (eight_bits::on_cpu(a)) return expanded_product(a, b);
   // cuBLASLt multiplies fp8 only when both operands lie along the sum.
   const at::Tensor along = b.stride(0) == 1 ? b : b.t().contiguous().t();
   // Without out_dtype the result would be fp8 again.
@@ -60,7 +55,7 @@ bool int8_is_exact() {
 
 /// int32, or fp32 of the same numbers.
 at::Tensor int8_sums(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.is_cpu() || int8_is_exact()) return at::_int_mm(a, b);
+  if (!eight_bits::on_cpu(a) || a.is_meta() || int8_is_exact()) return at::_int_mm(a, b);
   return expanded_product(a, b);
 }
 
@@ -120,18 +115,6 @@ bool scales_rows(at::Device device, bool fast) {
 }
 
 }  // namespace
-
-Rows quantize_rows(const at::Tensor& matrix, Code code) {
-  if (matrix.is_meta()) {  // a dry run: the same bytes, without numbers
-    const at::Tensor divided = at::empty(matrix.sizes(), matrix.options().dtype(at::kFloat));
-    return {at::empty(matrix.sizes(), matrix.options().dtype(code == Code::int8 ? at::kChar : at::kFloat8_e4m3fn)),
-            at::empty({matrix.size(0), 1}, matrix.options().dtype(at::kFloat))};
-  }
-  const at::Tensor amax =
-      at::linalg_vector_norm(matrix, std::numeric_limits<double>::infinity(), {-1}, /*keepdim=*/true, at::kFloat);
-  const at::Tensor scale = fp8::scale_for(amax, code);
-  return {fp8::saturated_cast(matrix / scale, code), scale};
-}
 
 bool fits(int64_t out, int64_t in, Code code) {
   const int64_t multiple = code == Code::int8 ? 8 : 16;

@@ -1,24 +1,14 @@
-/// @file Matrix products of 8-bit numbers: rows of activations or gradients made into them on the fly, and what
-/// LibTorch multiplies them with.
+/// @file Matrix products of 8-bit numbers: rows of activations or gradients packed when they are multiplied.
 #pragma once
 
-#include <fp8_weight_only/quantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
+
 #include <map>
 #include <mutex>
 
 namespace trainer::w8a8 {
 
-using fp8::Code;
-
-/// Numbers [M, K] = values * scale.
-struct Rows {
-  at::Tensor values;  ///< [M, K], Float8_e4m3fn or Char
-  at::Tensor scale;   ///< [M, 1] fp32
-};
-
-/// Each row of a floating matrix with a scale of its own, the largest of it over the code's largest (1 for rows of
-/// zeros): a row's result depends on no other row. A row with NaN or infinity stays one without finite products.
-Rows quantize_rows(const at::Tensor& matrix, Code code);
+using eight_bits::Code;
 
 /// Whether a weight [out, in] can take part in `product` in both directions: the libraries want multiples of 8 (int8)
 /// or 16 (fp8).

@@ -17,7 +17,7 @@ namespace trainer::w8a8 {
 /// blocks), or of a shape that the products do not take, is expanded and multiplied in the dtype of x or g.
 class W8A8Weight final : public FrozenWeight {
  public:
-  explicit W8A8Weight(fp8::Packed packed, std::shared_ptr<Shared> shared = std::make_shared<Shared>());
+  explicit W8A8Weight(eight_bits::Packed packed, std::shared_ptr<Shared> shared = std::make_shared<Shared>());
   [[nodiscard]] at::Tensor matmul(const at::Tensor& x) const override;
   [[nodiscard]] at::Tensor grad_input(const at::Tensor& g) const override;
   [[nodiscard]] at::Tensor dense(at::ScalarType dtype) const override;
@@ -32,7 +32,7 @@ class W8A8Weight final : public FrozenWeight {
   /// Scales of all output channels [out].
   [[nodiscard]] at::Tensor channels() const;
 
-  fp8::Packed packed_;
+  eight_bits::Packed packed_;
   std::shared_ptr<Shared> shared_;
   Code code_;
   bool in_8_bits_;

@@ -47,9 +47,8 @@ class Layer final : public LinearAdapter {
 class Waking final : public Adapter {
  public:
   explicit Waking(const Options& options) : rank_(options.get<int64_t>("rank")) {}
-  std::unique_ptr<LinearAdapter> attach(const LinearState& state, const Init& uniform,
-                                        const InitNormal&) const override {
-    const at::Tensor down = uniform(-0.1, 0.1, {rank_, state.in});
+  std::unique_ptr<LinearAdapter> attach(const LinearState& state, const AttachContext& context) const override {
+    const at::Tensor down = context.uniform(-0.1, 0.1, {rank_, state.in});
     const auto trained = [&](const char* name, const at::Tensor& value) {
       return std::make_shared<Parameter>(state.name + name, value.requires_grad_(true));
     };

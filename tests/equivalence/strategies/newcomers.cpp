@@ -82,11 +82,10 @@ class Shifted final : public LinearAdapter {
 };
 class Shift final : public Adapter {
  public:
-  std::unique_ptr<LinearAdapter> attach(const LinearState& state, const Init& uniform,
-                                        const InitNormal&) const override {
-    const at::Tensor like = uniform(-1, 1, {1, 1});
-    return std::make_unique<Shifted>(std::make_shared<Parameter>(
-        state.name + ".shift", at::zeros({state.out}, like.options()).requires_grad_(true)));
+  std::unique_ptr<LinearAdapter> attach(const LinearState& state, const AttachContext& context) const override {
+    const at::TensorOptions where = at::TensorOptions(context.device).dtype(at::kFloat);
+    return std::make_unique<Shifted>(
+        std::make_shared<Parameter>(state.name + ".shift", at::zeros({state.out}, where).requires_grad_(true)));
   }
   [[nodiscard]] std::vector<std::string> targets() const override { return {"default"}; }
   [[nodiscard]] NamedTensors export_layer(const LinearState& state) const override {

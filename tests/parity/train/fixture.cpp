@@ -54,14 +54,14 @@ at::Tensor reference_frequencies(const std::filesystem::path& directory) {
   return frequencies;
 }
 
-train::LoadedModel load_transformer(const std::filesystem::path& directory, at::ScalarType dtype) {
-  train::LoadedModel loaded;
+assembly::LoadedModel load_transformer(const std::filesystem::path& directory, at::ScalarType dtype) {
+  assembly::LoadedModel loaded;
   const std::shared_ptr<weights::ModelFiles> files =
       weights::ModelFiles::open(directory / "model", {.component = "transformer"});
   loaded.source = flux2::map_weights(files);
-  train::BuildOptions build;
+  assembly::BuildOptions build;
   build.dtype = dtype;
-  train::SourceBuilder builder(*loaded.source, build);
+  assembly::SourceBuilder builder(*loaded.source, build);
   const Options options("model", {{"round_time", {false}}});
   const std::string config = files->config().value_or("");
   auto model = std::make_unique<flux2::Flux2Model>(ModelContext{options, *loaded.source, config, builder});
@@ -73,7 +73,7 @@ train::LoadedModel load_transformer(const std::filesystem::path& directory, at::
   return loaded;
 }
 
-void attach_lora(train::LoadedModel& loaded, int64_t rank, double alpha, const std::vector<std::string>& patterns,
+void attach_lora(assembly::LoadedModel& loaded, int64_t rank, double alpha, const std::vector<std::string>& patterns,
                  const NamedTensors& tensors, const std::string& prefix) {
   loaded.adapter = testing::lora({{"rank", {rank}}, {"alpha", {alpha}}});
   loaded.adapted = adapter::select(loaded.inventory.linears, patterns);
@@ -81,7 +81,7 @@ void attach_lora(train::LoadedModel& loaded, int64_t rank, double alpha, const s
   set_lora(loaded, tensors, prefix);
 }
 
-void set_lora(train::LoadedModel& loaded, const NamedTensors& tensors, const std::string& prefix) {
+void set_lora(assembly::LoadedModel& loaded, const NamedTensors& tensors, const std::string& prefix) {
   const at::NoGradGuard no_grad;
   for (Parameter* parameter : loaded.trained) {
     const at::Tensor& given = tensors.at(prefix + parameter->name());

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <support/parity.hpp>
-#include <train/assembly/assemble.hpp>
-#include <train/batch_source.hpp>
+#include <assembly/assemble.hpp>
+#include <execution/batch_source.hpp>
 #include <vector>
 
 namespace trainer::parity {
@@ -41,20 +41,20 @@ class ReferenceTimes final : public Model {
 at::Tensor reference_frequencies(const std::filesystem::path& directory);
 
 /// The transformer of `directory`, frozen, without adapter. Weights are read as the program reads them.
-train::LoadedModel load_transformer(const std::filesystem::path& directory, at::ScalarType dtype = at::kFloat);
+assembly::LoadedModel load_transformer(const std::filesystem::path& directory, at::ScalarType dtype = at::kFloat);
 
 /// Attaches LoRA to `patterns` and copies the tensors "<prefix><layer>.lora_A.weight" of `tensors` into it.
-void attach_lora(train::LoadedModel& loaded, int64_t rank, double alpha, const std::vector<std::string>& patterns,
+void attach_lora(assembly::LoadedModel& loaded, int64_t rank, double alpha, const std::vector<std::string>& patterns,
                  const NamedTensors& tensors, const std::string& prefix);
 /// Copies tensors into the LoRA that is there.
-void set_lora(train::LoadedModel& loaded, const NamedTensors& tensors, const std::string& prefix);
+void set_lora(assembly::LoadedModel& loaded, const NamedTensors& tensors, const std::string& prefix);
 
 /// Tokens [B, N, C] on an h x w grid -> latents [B, C, 1, h, w].
 at::Tensor latents_of(const at::Tensor& tokens, const nlohmann::json& grid);
 inline at::Tensor tokens_of(const at::Tensor& latents) { return latents.flatten(2).transpose(1, 2).contiguous(); }
 
 /// The recorded samples: one micro-batch a step, as many steps as there are.
-class RecordedData final : public train::BatchSource, public Random {
+class RecordedData final : public execution::BatchSource, public Random {
  public:
   /// `sigma`: "data.sigma" or "data.sigma_exact".
   RecordedData(const NamedTensors& tensors, nlohmann::json grid, const std::string& sigma);

@@ -6,8 +6,8 @@
 #include <adapter/inject.hpp>
 #include <cmath>
 #include <support/components.hpp>
-#include <train/forward.hpp>
-#include <train/trainer.hpp>
+#include <execution/forward.hpp>
+#include <execution/trainer.hpp>
 
 #include "fixture.hpp"
 
@@ -29,20 +29,20 @@ struct How {
 
 class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
  protected:
-  train::LoadedModel load(const std::string& kind, const How& how) const {
-    train::LoadedModel loaded = load_transformer(GetParam(), how.dtype);
+  assembly::LoadedModel load(const std::string& kind, const How& how) const {
+    assembly::LoadedModel loaded = load_transformer(GetParam(), how.dtype);
     const nlohmann::json& spec = spec_.at(kind);
     attach_lora(loaded, spec.at("rank"), spec.at("alpha"), spec.at("target_modules"), tensors_, kind + ".init.");
     if (how.recompute) {
-      std::vector<train::MemoryStack::Named> strategies;
+      std::vector<execution::MemoryStack::Named> strategies;
       strategies.push_back({"full_checkpointing", std::make_unique<testing::RecomputeAll>()});
-      loaded.memory = train::MemoryStack(std::move(strategies));
+      loaded.memory = execution::MemoryStack(std::move(strategies));
     }
     return loaded;
   }
 
   /// All steps of a case through the loop.
-  Recorded train(train::LoadedModel& loaded, const std::string& kind, const How& how) const {
+  Recorded train(assembly::LoadedModel& loaded, const std::string& kind, const How& how) const {
     const nlohmann::json& spec = spec_.at(kind);
     RecordedData data(tensors_, grid_, how.sigma);
     const RecordedObjective objective(tensors_, spec.at("weighting"));
@@ -50,12 +50,12 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
     optim::AdamW optimizer(loaded.trained,
                            {spec.at("betas")[0], spec.at("betas")[1], spec.at("eps"), spec.at("weight_decay")});
     const double max_norm = spec.at("max_grad_norm").is_null() ? 0.0 : spec.at("max_grad_norm").get<double>();
-    train::Parts parts{
+    execution::Parts parts{
         *loaded.model, objective, loaded.memory, placement, data, data, optimizer, nullptr, {"constant", spec.at("lr")},
         max_norm};
     Recorded recorded;
     recorded.grads.resize(spec.at("steps"));
-    train::Trainer trainer(std::move(parts), 0);
+    execution::Trainer trainer(std::move(parts), 0);
     for (Parameter* parameter : loaded.trained) {
       recorded.initial[parameter->name()] = parameter->value().detach().clone();
       const at::Tensor first =
@@ -65,7 +65,7 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
         return first.defined() && trainer.steps_done() == 0 ? first.clone() : grad;
       });
     }
-    trainer.fit(spec.at("steps"), [&](const train::StepReport& report) {
+    trainer.fit(spec.at("steps"), [&](const execution::StepReport& report) {
       recorded.losses.push_back(report.loss);
       recorded.norms.push_back(report.grad_norm);
       return true;
@@ -74,7 +74,7 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
     return recorded;
   }
   Recorded train(const std::string& kind, const How& how = {}) const {
-    train::LoadedModel loaded = load(kind, how);
+    assembly::LoadedModel loaded = load(kind, how);
     return train(loaded, kind, how);
   }
 
@@ -131,13 +131,13 @@ class LoraTraining : public ::testing::TestWithParam<std::filesystem::path> {
 
 TEST_P(LoraTraining, TargetsAreThoseOfPeft) {
   for (const std::string kind : {"default", "all_linears"}) {
-    const train::LoadedModel loaded = load(kind, {});
+    const assembly::LoadedModel loaded = load(kind, {});
     std::vector<std::string> names;
     for (const Linear& layer : loaded.adapted) names.push_back(layer.name());
     std::sort(names.begin(), names.end());
     EXPECT_EQ(names, spec_.at(kind).at("modules").get<std::vector<std::string>>());
   }
-  train::LoadedModel loaded = load_transformer(GetParam());
+  assembly::LoadedModel loaded = load_transformer(GetParam());
   const auto names_of = [](const std::vector<Linear>& layers) {
     std::vector<std::string> names;
     for (const Linear& layer : layers) names.push_back(layer.name());
@@ -157,7 +157,7 @@ TEST_P(LoraTraining, TenSteps) {
   for (const std::string kind : {"default", "all_linears"}) {
     SCOPED_TRACE(kind);
     const nlohmann::json& spec = spec_.at(kind);
-    train::LoadedModel loaded = load(kind, {});
+    assembly::LoadedModel loaded = load(kind, {});
     const Recorded recorded = train(loaded, kind, {});
     EXPECT_LE(measured(kind + " losses", worst_relative(recorded.losses, spec.at("losses"))), 1e-5);
     EXPECT_LE(measured(kind + " grad norms", worst_relative(recorded.norms, spec.at("grad_norms"))), 5e-5);
@@ -167,7 +167,7 @@ TEST_P(LoraTraining, TenSteps) {
                        {"prompt_embeds", reference("data.prompt_embeds")[0]},
                        {"timestep", reference("data.sigma")[0]}};
     if (tensors_.contains("data.guidance")) probe["guidance"] = reference("data.guidance")[0];
-    const at::Tensor out = tokens_of(train::predict(*loaded.model, probe, loaded.memory));
+    const at::Tensor out = tokens_of(execution::predict(*loaded.model, probe, loaded.memory));
     EXPECT_LE(measured(kind + " probe of our training", test::max_error(out, reference(kind + ".probe.trained"))),
               5e-4);
   }

@@ -3,23 +3,35 @@
 #include <unistd.h>
 
 #include <adapter/inject.hpp>
-#include <adapter/lora_file.hpp>
 #include <support/components.hpp>
-#include <train/artifacts/export.hpp>
-#include <train/forward.hpp>
+#include <run/export.hpp>
+#include <execution/forward.hpp>
 
 #include "fixture.hpp"
 
 namespace trainer::parity {
 namespace {
 
+adapter::ReadAdapter lora_in(const assembly::LoadedModel& loaded, const std::filesystem::path& file) {
+  return adapter::as_adapter(adapter::read_lora(file, loaded.lora_family), "lora");
+}
+
+/// A LoRA that takes all from its file.
+std::unique_ptr<Adapter> lora_of_file() {
+  return testing::lora({{"rank", {}}, {"alpha", {}}, {"init", {std::string("file")}}});
+}
+
+void apply(assembly::LoadedModel& loaded, const std::filesystem::path& file) {
+  run::apply_adapter(loaded, *lora_of_file(), lora_in(loaded, file), at::kFloat);
+}
+
 class Portable : public ::testing::TestWithParam<std::filesystem::path> {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  train::LoadedModel trained(const std::string& kind) const {
-    train::LoadedModel loaded = load_transformer(GetParam());
+  assembly::LoadedModel trained(const std::string& kind) const {
+    assembly::LoadedModel loaded = load_transformer(GetParam());
     const nlohmann::json& spec = spec_.at(kind);
     attach_lora(loaded, spec.at("rank"), spec.at("alpha"), spec.at("target_modules"), tensors_, kind + ".final.");
     return loaded;
@@ -31,8 +43,8 @@ class Portable : public ::testing::TestWithParam<std::filesystem::path> {
     if (tensors_.contains("data.guidance")) inputs["guidance"] = tensors_.at("data.guidance")[0];
     return inputs;
   }
-  at::Tensor prediction(train::LoadedModel& loaded) const {
-    return tokens_of(train::predict(*loaded.model, probe(), loaded.memory));
+  at::Tensor prediction(assembly::LoadedModel& loaded) const {
+    return tokens_of(execution::predict(*loaded.model, probe(), loaded.memory));
   }
   std::filesystem::path reference_file(const std::string& kind) const {
     return GetParam() / "lora_out" / (kind == "default" ? "" : kind) / "portable.safetensors";
@@ -47,8 +59,8 @@ class Portable : public ::testing::TestWithParam<std::filesystem::path> {
 
 TEST_P(Portable, ExportEqualsTheFileOfDiffusers) {
   for (const std::string kind : {"default", "all_linears"}) {
-    const train::LoadedModel loaded = trained(kind);
-    const NamedTensors ours = test::load_tensors(train::export_trained(loaded, folder_ / "lora.safetensors", 10));
+    const assembly::LoadedModel loaded = trained(kind);
+    const NamedTensors ours = test::load_tensors(run::export_trained(loaded, folder_ / "lora.safetensors", 10));
     const NamedTensors reference = test::load_tensors(reference_file(kind));
     double worst = 0;
     for (const auto& [name, tensor] : reference) {
@@ -63,7 +75,7 @@ TEST_P(Portable, ExportEqualsTheFileOfDiffusers) {
 
 TEST_P(Portable, ProbesWithTheReferenceAdapter) {
   for (const std::string kind : {"default", "all_linears"}) {
-    train::LoadedModel loaded = trained(kind);
+    assembly::LoadedModel loaded = trained(kind);
     const at::Tensor with = prediction(loaded);
     for (const Linear& layer : loaded.adapted) layer.state().adapter_enabled = false;
     const at::Tensor without = prediction(loaded);
@@ -75,8 +87,8 @@ TEST_P(Portable, ProbesWithTheReferenceAdapter) {
 
 TEST_P(Portable, FileOfDiffusersLoadsBack) {
   for (const std::string kind : {"default", "all_linears"}) {
-    train::LoadedModel loaded = load_transformer(GetParam());
-    train::apply_lora(loaded, train::lora_for(loaded, reference_file(kind)));
+    assembly::LoadedModel loaded = load_transformer(GetParam());
+    apply(loaded, reference_file(kind));
     EXPECT_LE(
         measured(kind + " loaded back", test::max_error(prediction(loaded), tensors_.at(kind + ".probe.trained"))),
         1e-5);
@@ -86,15 +98,16 @@ TEST_P(Portable, FileOfDiffusersLoadsBack) {
 /// Training that starts from a file predicts, before its first step, what the file does: bit for bit.
 TEST_P(Portable, StartingFromAFileGivesItsPrediction) {
   for (const std::string kind : {"default", "all_linears"}) {
-    train::LoadedModel applied = load_transformer(GetParam()), started = load_transformer(GetParam());
-    train::apply_lora(applied, train::lora_for(applied, reference_file(kind)));
-    started.adapter = testing::lora({{"rank", {}}, {"alpha", {}}, {"init", {std::string("file")}}});
-    started.adapter->start_from(adapter::read_lora(reference_file(kind), started.lora_family).layers);
-    started.adapted = adapter::targeted(*started.adapter, *started.model, started.inventory.linears);
+    assembly::LoadedModel applied = load_transformer(GetParam()), started = load_transformer(GetParam());
+    apply(applied, reference_file(kind));
+    started.adapter = lora_of_file();
+    const adapter::ReadAdapter read = lora_in(started, reference_file(kind));
+    started.adapter->start_from(read.file);
+    started.adapted = adapter::targeted(*started.adapter, *started.model, started.inventory.linears, read.layers());
     started.trained = adapter::inject(*started.adapter, started.adapted, 1, at::kCPU);
     EXPECT_EQ(started.trained.size(), 2 * started.adapted.size());
     EXPECT_TRUE(test::same_bits(prediction(applied), prediction(started))) << kind;
-    const auto file = train::export_trained(started, folder_ / "again.safetensors", 0);
+    const auto file = run::export_trained(started, folder_ / "again.safetensors", 0);
     const NamedTensors first = test::load_tensors(reference_file(kind)), again = test::load_tensors(file);
     for (const auto& [name, tensor] : first) EXPECT_TRUE(test::same_bits(tensor, again.at(name))) << name;
   }

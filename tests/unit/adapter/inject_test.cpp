@@ -5,7 +5,7 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <train/assembly/model_builder.hpp>
+#include <assembly/model_builder.hpp>
 
 namespace trainer::adapter {
 namespace {
@@ -81,9 +81,30 @@ TEST(Select, PatternWithoutALayerIsAnErrorWithNearNames) {
 
 struct Toy {
   test::MemorySource source{testing::toy_weights({})};
-  train::SourceBuilder builder{source, {}};
+  assembly::SourceBuilder builder{source, {}};
   testing::ToyModel model{builder, {}};
 };
+
+/// What a file holds for a layer that is no target would be lost.
+TEST(Targeted, TheLayersOfAFile) {
+  Toy toy;
+  const std::vector<Linear>& all = toy.builder.inventory().linears;
+  const Names file{"block.1.up", "head"};
+  EXPECT_EQ(names_of(targeted(*testing::lora(), toy.model, all, file)), (Names{"head", "block.1.up"}))
+      << "instead of the default ones";
+  EXPECT_EQ(names_of(targeted(*testing::lora({{"targets", {Array{{std::string("up")}, {std::string("head")}}}}}),
+                              toy.model, all, file)),
+            (Names{"head", "block.0.up", "block.1.up"}));
+  try {
+    (void)targeted(*testing::lora({{"targets", {std::string("all")}}}), toy.model, all, file);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::bad_recipe);
+    EXPECT_STREQ(error.what(),
+                 "adapter.targets: 1 of the 2 layers in the file of adapter.path are no target, and what it holds for "
+                 "them would be lost: \"head\"; leave targets out to train the file's layers");
+  }
+}
 
 TEST(Targeted, OwnPatternsDefaultOnesAndAllOfTheBlocks) {
   Toy toy;
@@ -115,6 +136,42 @@ TEST(Inject, NamesOrderAndLeaves) {
   EXPECT_EQ(names, (Names{"one.lora_A.weight", "one.lora_B.weight", "two.lora_A.weight", "two.lora_B.weight"}));
   EXPECT_EQ(parameters[2]->value().sizes(), (std::vector<int64_t>{4, 3}));
   EXPECT_EQ(parameters[3]->value().sizes(), (std::vector<int64_t>{4, 4}));
+}
+
+/// Notes what it is given.
+class Noting final : public Adapter {
+ public:
+  std::unique_ptr<LinearAdapter> attach(const LinearState&, const AttachContext& context) const override {
+    devices.push_back(context.device);
+    dtypes.push_back(context.dtype);
+    EXPECT_EQ(context.uniform(0, 1, {2}).device(), context.device);
+    EXPECT_EQ(context.normal(0, 1, {2}).device(), context.device);
+    return std::make_unique<None>();
+  }
+  [[nodiscard]] std::vector<std::string> targets() const override { return {}; }
+  [[nodiscard]] NamedTensors export_layer(const LinearState&) const override { return {}; }
+  [[nodiscard]] std::string describe() const override { return "notes"; }
+  mutable std::vector<at::Device> devices;
+  mutable std::vector<at::ScalarType> dtypes;
+
+ private:
+  struct None final : LinearAdapter {
+    [[nodiscard]] at::Tensor apply(const at::Tensor&, const at::Tensor& y) const override { return y; }
+    std::vector<Parameter*> parameters() override { return {}; }
+  };
+};
+
+TEST(Inject, AnAdapterIsGivenDeviceAndDtypeOfEachLayer) {
+  const Noting adapter;
+  const std::vector<Linear> layers{layer("one"), layer("two")};
+  inject(
+      adapter, layers, 1, [](const std::string& name) { return at::Device(name == "one" ? at::kCPU : at::kMeta); },
+      at::kBFloat16);
+  EXPECT_EQ(adapter.devices, (std::vector<at::Device>{at::kCPU, at::kMeta}));
+  EXPECT_EQ(adapter.dtypes, (std::vector<at::ScalarType>{at::kBFloat16, at::kBFloat16}));
+  inject(adapter, {layers.data(), 1}, 1, at::kMeta);
+  EXPECT_EQ(adapter.devices.back(), at::kMeta);
+  EXPECT_EQ(adapter.dtypes.back(), at::kFloat);
 }
 
 TEST(Inject, FirstValuesDependOnSeedAndNameAlone) {

@@ -4,7 +4,7 @@
 #include <ATen/ops/mm.h>
 
 #include <base/hash.hpp>
-#include <train/keyed_random.hpp>
+#include <execution/keyed_random.hpp>
 #include <trainer/sdk/error.hpp>
 #include <weights/write.hpp>
 
@@ -26,7 +26,7 @@ std::vector<LoraLayer> random_layers(const LoraShape& shape, const std::string& 
     if (sizes.size() != 2 || layer.find(part) == std::string::npos) continue;
     const auto random = [&](const char* what, at::IntArrayRef size) {
       const uint64_t key = std::stoull(xxh128(layer + what).substr(0, 16), nullptr, 16);
-      return train::keyed_normal(KeyedRng(key, RngStream::synthetic), size).to(shape.dtype);
+      return execution::keyed_normal(KeyedRng(key, RngStream::synthetic), size).to(shape.dtype);
     };
     layers.push_back({layer, random("A", {shape.rank, sizes[1]}), random("B", {sizes[0], shape.rank}), shape.alpha});
   }

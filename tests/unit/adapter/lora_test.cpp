@@ -9,7 +9,7 @@
 #include <cmath>
 #include <support/components.hpp>
 #include <support/parity.hpp>
-#include <train/keyed_random.hpp>
+#include <execution/keyed_random.hpp>
 
 namespace trainer::adapter {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kIn = 5, kOut = 7;
 
 at::Tensor random(uint64_t key, at::IntArrayRef shape) {
-  return train::keyed_normal(KeyedRng(key, RngStream::synthetic), shape);
+  return execution::keyed_normal(KeyedRng(key, RngStream::synthetic), shape);
 }
 
 /// One frozen layer of `dtype` with LoRA.

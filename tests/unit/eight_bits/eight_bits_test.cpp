@@ -17,7 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fp8_weight_only/dequantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <w8a8/product.hpp>
 
 #include "../fp8_weight_only/numbers.hpp"
@@ -113,10 +113,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, EightBits, ::testing::ValuesIn(eight_bits_cases(
 TEST(EightBits, RowsAreThoseOfTheStrategy) {
   const at::Tensor x = fp8::testing::random_matrix(37, 130), factors = fp8::testing::random_matrix(1, 130, 2)[0].abs();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
-    for (const fp8::Code code : {fp8::Code::e4m3, fp8::Code::int8}) {
-      const at::ScalarType to = code == fp8::Code::int8 ? at::kChar : at::kFloat8_e4m3fn;
-      const w8a8::Rows plain = w8a8::quantize_rows(x.to(dtype), code),
-                       folded = w8a8::quantize_rows(x.to(dtype) * factors, code);
+    for (const eight_bits::Code code : {eight_bits::Code::e4m3, eight_bits::Code::int8}) {
+      const at::ScalarType to = code == eight_bits::Code::int8 ? at::kChar : at::kFloat8_e4m3fn;
+      const eight_bits::Rows plain = eight_bits::quantize_rows(x.to(dtype), code),
+                             folded = eight_bits::quantize_rows(x.to(dtype) * factors, code);
       const eight_bits::Rows rows = eight_bits::quantize_rows(x.to(dtype), {}, to),
                              scaled = eight_bits::quantize_rows(x.to(dtype), factors, to);
       EXPECT_TRUE(same_numbers(rows.values, plain.values) && same_numbers(rows.scale, plain.scale)) << dtype;
@@ -126,11 +126,12 @@ TEST(EightBits, RowsAreThoseOfTheStrategy) {
 
 TEST(EightBits, WeightsAreExpandedToTheSameBits) {
   const at::Tensor weight = fp8::testing::random_matrix(70, 192);
-  for (const auto granularity : {fp8::Granularity::channel, fp8::Granularity::tensor, fp8::Granularity::block})
+  for (const auto granularity :
+       {eight_bits::Granularity::channel, eight_bits::Granularity::tensor, eight_bits::Granularity::block})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-      const fp8::Packed packed = fp8::quantize(weight, granularity, "weight");
+      const eight_bits::Packed packed = eight_bits::quantize(weight, granularity, "weight");
       const at::Tensor got = eight_bits::expand(packed.values, packed.scale, packed.column_block, dtype);
-      EXPECT_TRUE(at::equal(got, fp8::dequantize(packed, dtype))) << dtype;
+      EXPECT_TRUE(at::equal(got, eight_bits::dequantize(packed, dtype))) << dtype;
     }
 }
 

@@ -5,7 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
-#include <fp8_weight_only/dequantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 
 #include <support/parity.hpp>
 
@@ -13,6 +13,8 @@
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::random_matrix;
 

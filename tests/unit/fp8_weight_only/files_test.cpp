@@ -7,7 +7,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
-#include <fp8_weight_only/dequantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/weight_scales.hpp>
 
@@ -21,6 +21,8 @@
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::fp8_options;
 using testing::open_model;
@@ -76,7 +78,7 @@ TEST_F(Fp8Files, ProductsIn8Bits) {
   for (const Granularity granularity : {Granularity::channel, Granularity::block}) {
     write(granularity, "scale_weight",
           [&](const at::Tensor& scale) { return granularity == Granularity::block ? scale.unsqueeze(2) : scale; });
-    train::LoadedModel loaded = open_model(with("fp8_w8a8")),
+    assembly::LoadedModel loaded = open_model(with("fp8_w8a8")),
                        expanded = open_model({.fp8 = fp8_options(), .files = folder_});
     const at::Tensor got = testing::run(loaded).output, expected = testing::run(expanded).output;
     EXPECT_LE(test::l2_error(got, expected), 0.03);
@@ -104,10 +106,10 @@ TEST_F(Fp8Files, EqualTheStrategyOnTheOriginal) {
                         Case{Granularity::block, "block", "scale_weight", deep}}) {
     write(c.granularity, c.suffix, c.shaped);
     const Table options = fp8_options({{"granularity", {std::string(c.name)}}});
-    train::LoadedModel original = open_model({.fp8 = options});
+    assembly::LoadedModel original = open_model({.fp8 = options});
     const Table other =
         fp8_options({{"granularity", {std::string("tensor")}}, {"exclude", {Array{{std::string("*")}}}}});
-    train::LoadedModel stored = open_model({.fp8 = other, .files = folder_});
+    assembly::LoadedModel stored = open_model({.fp8 = other, .files = folder_});
     const testing::Result a = testing::run(original), b = testing::run(stored);
     EXPECT_TRUE(test::same_bits(a.output, b.output)) << c.name;
     EXPECT_EQ(a.loss, b.loss);
@@ -127,16 +129,16 @@ TEST_F(Fp8Files, AreNeverReadWithoutTheirScales) {
   // `check` reads headers only: no format is asked, but one that may know the scales is trusted to.
   const auto files = weights::ModelFiles::open(folder_);
   const auto strategy = testing::make_strategy("fp8_weight_only");
-  train::BuildOptions headers{.headers_only = true};
+  assembly::BuildOptions headers{.headers_only = true};
   const std::string layer = "transformer_blocks.0.attn.to_q";
-  EXPECT_THROW(train::SourceBuilder(*files, headers).linear(layer, 192, 192, false), Error);
+  EXPECT_THROW(assembly::SourceBuilder(*files, headers).linear(layer, 192, 192, false), Error);
   headers.format = strategy->weight_format();
-  EXPECT_EQ(train::SourceBuilder(*files, headers).linear(layer, 192, 192, false).name(), layer);
+  EXPECT_EQ(assembly::SourceBuilder(*files, headers).linear(layer, 192, 192, false).name(), layer);
   headers.trained = true;
-  EXPECT_THROW(train::SourceBuilder(*files, headers).linear(layer, 192, 192, false), Error);
+  EXPECT_THROW(assembly::SourceBuilder(*files, headers).linear(layer, 192, 192, false), Error);
   // A plain cast has no scales: its numbers are what they are, with the strategy and without.
   write(Granularity::tensor, "", [](const at::Tensor& scale) { return scale; });
-  train::LoadedModel dense = open_model({.files = folder_}),
+  assembly::LoadedModel dense = open_model({.files = folder_}),
                      packed = open_model({.fp8 = fp8_options(), .files = folder_});
   EXPECT_TRUE(test::same_bits(testing::run(dense).output, testing::run(packed).output));
 }

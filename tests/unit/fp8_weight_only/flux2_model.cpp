@@ -8,8 +8,8 @@
 #include <adapter/inject.hpp>
 #include <cstdlib>
 #include <support/components.hpp>
-#include <train/forward.hpp>
-#include <train/keyed_random.hpp>
+#include <execution/forward.hpp>
+#include <execution/keyed_random.hpp>
 #include <weights/model_files.hpp>
 
 namespace trainer::fp8::testing {
@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kSeed = 3;
 
 at::Tensor numbers(uint64_t key, at::IntArrayRef shape) {
-  return train::keyed_normal(KeyedRng(kSeed, RngStream::noise, 0, key), shape);
+  return execution::keyed_normal(KeyedRng(kSeed, RngStream::noise, 0, key), shape);
 }
 
 void fill_lora(const std::vector<Parameter*>& trained) {
@@ -35,20 +35,20 @@ std::filesystem::path quickstart_transformer() {
 
 Table fp8_options(const Table& changes) { return options_of("memory", "fp8_weight_only", changes).values(); }
 
-train::LoadedModel open_model(const Setting& setting) {
-  train::LoadedModel loaded;
-  std::vector<train::MemoryStack::Named> strategies;
+assembly::LoadedModel open_model(const Setting& setting) {
+  assembly::LoadedModel loaded;
+  std::vector<execution::MemoryStack::Named> strategies;
   if (setting.fp8) strategies.push_back({setting.packing, make_strategy(setting.packing, *setting.fp8)});
   if (setting.recompute) strategies.push_back({"full_checkpointing", make_strategy("full_checkpointing")});
-  loaded.memory = train::MemoryStack(std::move(strategies));
+  loaded.memory = execution::MemoryStack(std::move(strategies));
   built_plugins().require("model", "flux2");
   const ModelComponent& component = built_plugins().registry().models.at("flux2");
   const std::shared_ptr<weights::ModelFiles> files = weights::ModelFiles::open(setting.files);
   loaded.source = component.map_weights(files);
-  train::BuildOptions options;
+  assembly::BuildOptions options;
   options.dtype = setting.dtype;
   options.format = loaded.memory.format();
-  train::SourceBuilder builder(*loaded.source, options);
+  assembly::SourceBuilder builder(*loaded.source, options);
   const std::string config = files->config().value_or("");
   loaded.model = component.create(ModelContext{options_of("model", "flux2"), *loaded.source, config, builder});
   loaded.inventory = builder.inventory();
@@ -59,17 +59,17 @@ train::LoadedModel open_model(const Setting& setting) {
   return loaded;
 }
 
-Result run(train::LoadedModel& loaded) {
+Result run(assembly::LoadedModel& loaded) {
   Batch batch;
   batch.latents = numbers(1, {2, loaded.model->diffusion()->latent_channels, 1, 8, 8});
   batch.conditioning["prompt_embeds"] = numbers(2, {2, 16, 192});
   batch.sample_keys = {0, 1};
   const auto objective = trainer::testing::flow_matching();
-  const Example example = objective->prepare(batch, *loaded.model, train::KeyedRandom(kSeed));
+  const Example example = objective->prepare(batch, *loaded.model, execution::KeyedRandom(kSeed));
   Result result;
-  result.output = train::predict(*loaded.model, example.inputs, loaded.memory);
+  result.output = execution::predict(*loaded.model, example.inputs, loaded.memory);
   RecomputeState verified;
-  const at::Tensor loss = train::forward_loss(*loaded.model, *objective, example, loaded.memory, verified, 0);
+  const at::Tensor loss = execution::forward_loss(*loaded.model, *objective, example, loaded.memory, verified, 0);
   loss.backward();
   result.loss = loss.item<double>();
   for (Parameter* parameter : loaded.trained) result.gradients[parameter->name()] = parameter->value().grad();

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <support/plugins.hpp>
-#include <train/assembly/assemble.hpp>
+#include <assembly/assemble.hpp>
 
 #include <filesystem>
 #include <map>
@@ -30,7 +30,7 @@ struct Setting {
 };
 
 /// With LoRA of rank 16 on the default targets, both of its matrices filled with numbers.
-train::LoadedModel open_model(const Setting& setting);
+assembly::LoadedModel open_model(const Setting& setting);
 
 /// What one forward and backward of the flow-matching loss gives.
 struct Result {
@@ -38,7 +38,7 @@ struct Result {
   at::Tensor output;  ///< the velocity for the same inputs
   std::map<std::string, at::Tensor> gradients;
 };
-Result run(train::LoadedModel& loaded);
+Result run(assembly::LoadedModel& loaded);
 
 /// All gradients as one vector, in the order of their names.
 at::Tensor joined(const std::map<std::string, at::Tensor>& gradients);

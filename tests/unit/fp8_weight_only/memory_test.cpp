@@ -7,7 +7,7 @@
 
 #include <fstream>
 #include <support/parity.hpp>
-#include <train/assembly/model_builder.hpp>
+#include <assembly/model_builder.hpp>
 #include <weights/model_files.hpp>
 #include <weights/write.hpp>
 
@@ -58,11 +58,11 @@ class OneAtATime final : public WeightSource {
 };
 
 /// Builds all layers through the plugin and returns them.
-train::Inventory build(WeightSource& source, MemoryStrategy& strategy) {
-  train::BuildOptions options;
+assembly::Inventory build(WeightSource& source, MemoryStrategy& strategy) {
+  assembly::BuildOptions options;
   options.dtype = at::kBFloat16;
   options.format = strategy.weight_format();
-  train::SourceBuilder builder(source, options);
+  assembly::SourceBuilder builder(source, options);
   for (int64_t i = 0; i < kLayers; ++i) builder.linear(layer(i), kLayerIn, kLayerOut, false);
   return builder.inventory();
 }
@@ -71,7 +71,7 @@ TEST(Streaming, PeakIsThePackedModelAndOneTensor) {
   const auto fp8 = testing::make_strategy("fp8_weight_only");
   OneAtATime source;
   testing::CountedBytes bytes;
-  const train::Inventory inventory = build(source, *fp8);
+  const assembly::Inventory inventory = build(source, *fp8);
   EXPECT_EQ(inventory.weight_bytes, kPackedBytes);
   EXPECT_EQ(bytes.live(), kPackedBytes);
   EXPECT_LE(bytes.peak(), kPackedBytes + kTensorBytes + kSlack);
@@ -106,7 +106,7 @@ TEST(Streaming, ResidentMemoryFromAFile) {
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts anew
   const int64_t before = status_bytes("VmRSS");
   EXPECT_LT(status_bytes("VmHWM"), before + (8 << 20)) << "the peak could not be reset: this test would show nothing";
-  const train::Inventory inventory = build(*files, *fp8);
+  const assembly::Inventory inventory = build(*files, *fp8);
   EXPECT_EQ(inventory.weight_bytes, kPackedBytes);
   const int64_t peak = status_bytes("VmHWM") - before;
   std::printf("    peak %lld MB over the start, packed %lld MB, largest tensor %lld MB, file %lld MB\n",

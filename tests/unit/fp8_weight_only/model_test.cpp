@@ -2,18 +2,20 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <fp8_weight_only/dequantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <support/parity.hpp>
-#include <train/artifacts/export.hpp>
-#include <train/artifacts/train_state.hpp>
+#include <run/export.hpp>
+#include <checkpoint/train_state.hpp>
 #include <weights/tensor_file.hpp>
 
 #include "flux2_model.hpp"
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::fp8_options;
 using testing::open_model;
@@ -28,12 +30,12 @@ void expect_equal(const Result& a, const Result& b) {
 }
 
 Result result_of(const Setting& setting) {
-  train::LoadedModel loaded = open_model(setting);
+  assembly::LoadedModel loaded = open_model(setting);
   return testing::run(loaded);
 }
 
 /// Layers whose weight takes less than their bf16 numbers.
-std::vector<std::string> packed_layers(const train::LoadedModel& loaded) {
+std::vector<std::string> packed_layers(const assembly::LoadedModel& loaded) {
   std::vector<std::string> names;
   for (const Linear& linear : loaded.inventory.linears) {
     const LinearState& state = linear.state();
@@ -43,7 +45,7 @@ std::vector<std::string> packed_layers(const train::LoadedModel& loaded) {
 }
 
 TEST(Fp8Model, PacksTheBlocksAndNothingElse) {
-  const train::LoadedModel loaded = open_model({.fp8 = fp8_options()});
+  const assembly::LoadedModel loaded = open_model({.fp8 = fp8_options()});
   std::vector<std::string> expected;
   int64_t bytes = 0;
   for (Block* block : loaded.model->blocks())
@@ -60,10 +62,10 @@ TEST(Fp8Model, PacksTheBlocksAndNothingElse) {
 
 TEST(Fp8Model, ExcludeIsForTheRecipeToSay) {
   const Table everything = fp8_options({{"exclude", {Array{}}}});
-  const train::LoadedModel all = open_model({.fp8 = everything});
+  const assembly::LoadedModel all = open_model({.fp8 = everything});
   EXPECT_EQ(packed_layers(all).size(), all.inventory.linears.size());
   const Table no_single = fp8_options({{"exclude", {Array{{std::string("single_transformer_blocks.*.to_out")}}}}});
-  const train::LoadedModel some = open_model({.fp8 = no_single});
+  const assembly::LoadedModel some = open_model({.fp8 = no_single});
   EXPECT_EQ(packed_layers(some).size(), some.inventory.linears.size() - 4);
 }
 
@@ -73,7 +75,7 @@ TEST(Fp8Model, EqualsADenseModelOfItsNumbers) {
     for (const char* granularity : {"channel", "tensor", "block"}) {
       const Table options = fp8_options({{"granularity", {std::string(granularity)}}});
       const Setting setting{.dtype = dtype, .fp8 = options};
-      train::LoadedModel dense = open_model(setting);
+      assembly::LoadedModel dense = open_model(setting);
       for (const Linear& linear : dense.inventory.linears)
         linear.state().frozen = std::make_shared<DenseWeight>(linear.state().frozen->dense(dtype));
       expect_equal(result_of(setting), testing::run(dense));
@@ -112,12 +114,12 @@ TEST(Fqn, FilesDoNotShowTheStrategy) {
   const auto folder = std::filesystem::path(::testing::TempDir());
   std::vector<std::map<std::string, std::string>> exports, states;
   for (const bool packed : {false, true}) {
-    train::LoadedModel loaded = open_model({.fp8 = packed ? std::optional(fp8_options()) : std::nullopt});
+    assembly::LoadedModel loaded = open_model({.fp8 = packed ? std::optional(fp8_options()) : std::nullopt});
     const auto describe = [](std::string& text, at::ScalarType dtype, at::IntArrayRef shape) {
       text = c10::toString(dtype);
       for (const int64_t size : shape) text += " " + std::to_string(size);
     };
-    const weights::TensorFile file(train::export_trained(loaded, folder / "fp8_export.safetensors", 1));
+    const weights::TensorFile file(run::export_trained(loaded, folder / "fp8_export.safetensors", 1));
     exports.emplace_back();
     for (const std::string& name : file.names())
       describe(exports.back()[name], file.find(name)->dtype, file.find(name)->shape);
@@ -125,7 +127,7 @@ TEST(Fqn, FilesDoNotShowTheStrategy) {
     optim::AdamW optimizer(loaded.trained, {});
     optimizer.step(1e-3);
     states.emplace_back();
-    for (const auto& [name, tensor] : train::capture({loaded.trained, optimizer}, {}).tensors)
+    for (const auto& [name, tensor] : checkpoint::capture({loaded.trained, optimizer}, {}).tensors)
       describe(states.back()[name], tensor.scalar_type(), tensor.sizes());
   }
   EXPECT_EQ(exports[0].size(), 32U);

@@ -21,7 +21,7 @@ struct Row {
   std::array<double, 5> measured;
 };
 
-train::LoadedModel model_of(const Row& row) {
+assembly::LoadedModel model_of(const Row& row) {
   testing::Setting setting{.dtype = row.compute};
   if (row.weights.ends_with("w8a8")) {
     setting.packing = row.weights;
@@ -33,7 +33,7 @@ train::LoadedModel model_of(const Row& row) {
 }
 
 /// Of all layers of the blocks together.
-double weight_error(const train::LoadedModel& loaded) {
+double weight_error(const assembly::LoadedModel& loaded) {
   std::vector<at::Tensor> held, stored;
   for (Block* block : loaded.model->blocks())
     for (const Linear& linear : block->info().linears) {
@@ -56,14 +56,14 @@ TEST(Quality, OfOutputAndLoraGradients) {
                         Row{"fp8_w8a8", at::kBFloat16, {0.0262, 0.0156, 0.0153, 0.0412, 0.0410}},
                         Row{"int8_w8a8", at::kFloat, {0.0062, 0.0057, 0.0081, 0.0119, 0.0133}},
                         Row{"int8_w8a8", at::kBFloat16, {0.0062, 0.0078, 0.0073, 0.0135, 0.0132}}};
-  train::LoadedModel fp32_model = model_of(rows[0]), bf16_model = model_of(rows[1]);
+  assembly::LoadedModel fp32_model = model_of(rows[0]), bf16_model = model_of(rows[1]);
   const Result fp32 = testing::run(fp32_model), bf16 = testing::run(bf16_model);
   const at::Tensor fp32_gradients = testing::joined(fp32.gradients), bf16_gradients = testing::joined(bf16.gradients);
   std::printf(
       "| weights | compute | bytes of weights | error of the weights | of the output, against fp32 | against bf16 | of "
       "LoRA's gradients, against fp32 | against bf16 |\n|---|---|---|---|---|---|---|---|\n");
   for (const Row& row : rows) {
-    train::LoadedModel loaded = model_of(row);
+    assembly::LoadedModel loaded = model_of(row);
     const Result result = testing::run(loaded);
     const at::Tensor gradients = testing::joined(result.gradients);
     const std::array found{weight_error(loaded), test::l2_error(result.output, fp32.output),

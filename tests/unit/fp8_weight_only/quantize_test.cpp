@@ -7,7 +7,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
-#include <fp8_weight_only/dequantize.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cmath>
@@ -18,6 +18,8 @@
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::random_matrix;
 
@@ -173,10 +175,15 @@ TEST(Quantize, FinerScalesLoseLess) {
 }
 
 TEST(Granularity, Names) {
-  EXPECT_EQ(granularity_from("channel"), Granularity::channel);
-  EXPECT_EQ(granularity_from("tensor"), Granularity::tensor);
-  EXPECT_EQ(granularity_from("block"), Granularity::block);
-  EXPECT_THROW(granularity_from("row"), Error);
+  EXPECT_EQ(granularity_from("channel", "memory.a.granularity"), Granularity::channel);
+  EXPECT_EQ(granularity_from("tensor", "memory.a.granularity"), Granularity::tensor);
+  EXPECT_EQ(granularity_from("block", "memory.a.granularity"), Granularity::block);
+  try {
+    granularity_from("row", "memory.a.granularity");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "memory.a.granularity: \"row\" is none of channel, tensor, block");
+  }
 }
 
 TEST(Quantize, ScalesAreCountedBeforehand) {

@@ -6,8 +6,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
-#include <fp8_weight_only/dequantize.hpp>
-#include <fp8_weight_only/stored.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <limits>
@@ -17,6 +16,8 @@
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::random_matrix;
 

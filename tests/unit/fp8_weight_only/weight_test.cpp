@@ -6,8 +6,8 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <gtest/gtest.h>
-#include <fp8_weight_only/dequantize.hpp>
 #include <fp8_weight_only/fp8_weight.hpp>
+#include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/ops/products.hpp>
 #include <trainer/sdk/recompute.hpp>
 
@@ -17,6 +17,8 @@
 
 namespace trainer::fp8 {
 namespace {
+
+using namespace eight_bits;
 
 using testing::CountedBytes;
 using testing::random_matrix;

@@ -66,7 +66,9 @@ def module_order(root):
             continue
         for number, quote, name in includes(root, path):
             other = module_included(name, order)
-            if quote == '"':
+            if own != "sdk" and name.startswith("sdk/"):
+                problems.append(f"{path}:{number}: <{name}> is a private source of the SDK; include <trainer/sdk/...>")
+            elif quote == '"':
                 if path.parts[:3] == ("framework", "sdk", "src"):  # private headers of the SDK, outside its include folder
                     continue
                 problems.append(f'{path}:{number}: write <{own}/{name}>: includes start at framework/')
@@ -80,23 +82,57 @@ def module_order(root):
     return problems
 
 
+def module_uses(root):
+    """{module: modules it includes}, without those that it reaches through another one it includes."""
+    order = [name for name, _ in modules(root)]
+    uses = {name: set() for name in order}
+    for path in sources(root, ["framework"]):
+        for _, _, name in includes(root, path):
+            other = module_included(name, order)
+            if path.parts[1] in uses and other and other != path.parts[1]:
+                uses[path.parts[1]].add(other)
+    reach = {}
+    for name in order:  # lowest first
+        reach[name] = uses[name].union(*(reach.get(other, set()) for other in uses[name]))
+    return {name: {one for one in uses[name] if not any(one in reach.get(other, ()) for other in uses[name])}
+            for name in order}
+
+
+@rule
+def module_picture(root):
+    """The picture of the modules in docs/architecture.md has the arrows of the includes."""
+    page = "docs/architecture.md"
+    text = (root / page).read_text() if (root / page).is_file() else ""
+    drawn = set(re.findall(r"^ *(\w+) --> (\w+)$", text, re.MULTILINE))
+    real = {(name, other) for name, others in module_uses(root).items() for other in others}
+    return ([f"{page}:1: the picture lacks the arrow: {a} --> {b}" for a, b in sorted(real - drawn)] +
+            [f"{page}:1: no include stands for the arrow: {a} --> {b}" for a, b in sorted(drawn - real)])
+
+
+ANY_INCLUDE = re.compile(r"^\s*#\s*(include|include_next|import)\b")
+# What a plugin includes by <...>: the SDK, LibTorch, the standard library, and the JSON library, for config.json.
+FOR_PLUGINS = re.compile(r"trainer/sdk/|(ATen|c10|torch)/|[a-z_]+$|nlohmann/json\.hpp$")
+
+
 @rule
 def plugin_includes(root):
-    """Plugins and strategies meet in the SDK: they include it and their own files, nothing else of ours."""
-    known = [name for name, _ in modules(root)]
+    """A plugin or strategy has no door that a third party lacks: it includes the SDK, LibTorch, the standard library and
+    headers in its own folder, nothing else of ours."""
     problems = []
     for path in sources(root, ["plugins", "strategies"]):
-        for number, quote, name in includes(root, path):
-            other = module_included(name, known)
-            own = path.parts[:2] if path.parts[0] == "plugins" else path.parts[:3]
-            if quote == '"':
-                inside = (root / path.parent / name).resolve().is_relative_to((root / pathlib.Path(*own)).resolve())
-                if not inside:
-                    problems.append(f'{path}:{number}: includes "{name}" outside {"/".join(own)}; plugins share only the SDK')
-            elif other not in (None, "sdk"):
-                problems.append(f"{path}:{number}: includes <{name}> of the framework; plugins include only <trainer/sdk/...>")
-            elif name.split("/")[0] in ("plugins", "strategies", "framework"):
-                problems.append(f"{path}:{number}: includes <{name}>; plugins share only the SDK")
+        own = pathlib.Path(*path.parts[:2 if path.parts[0] == "plugins" else 3])
+        for number, line in enumerate(lines(root, path), 1):
+            if not ANY_INCLUDE.match(line):
+                continue
+            match = INCLUDE.match(line)
+            if match is None:
+                problems.append(f"{path}:{number}: {line.strip()}: write #include <...> or #include \"...\"")
+            elif match[1] == '"':
+                if not (root / path.parent / match[2]).resolve().is_relative_to((root / own).resolve()):
+                    problems.append(f'{path}:{number}: includes "{match[2]}" outside {own}; plugins share only the SDK')
+            elif not FOR_PLUGINS.match(match[2]):
+                problems.append(f"{path}:{number}: includes <{match[2]}>; a plugin includes <trainer/sdk/...>, LibTorch, the "
+                                "standard library and its own folder's headers")
     return problems
 
 
@@ -386,8 +422,8 @@ def file_rules(root):
 
 
 # What another source has checked, or is our own program's, or counts for itself.
-SHALLOW = {"train/artifacts/inspect_component.cpp": "weights/model_files.cpp", "train/assembly/request.cpp": "the front",
-           "data/metadata.cpp": "itself", "metrics/log_file.cpp": "the tree is neither copied nor written"}
+SHALLOW = {"engine/inspect_component.cpp": "weights/model_files.cpp", "engine/engine.cpp": "the front",
+           "data/metadata.cpp": "itself", "sdk/src/eight_bits/stored.cpp": "itself, by a limit of 4096 bytes", "metrics/log_file.cpp": "the tree is neither copied nor written"}
 
 
 @rule

@@ -19,6 +19,7 @@ CLEAN = {
     "plugins/p/p.cpp": "#include <trainer/sdk/abi.h>\n#include \"p.hpp\"\n",
     "plugins/p/p.hpp": "/// @file P.\n#pragma once\n",
     "README.md": "See [the docs](docs/walkthrough.md#top) and [elsewhere](https://example.org).\n",
+    "docs/architecture.md": "```mermaid\nflowchart BT\n  base --> sdk\n  data --> base\n```\n",
     "docs/walkthrough.md": "First `data/b.cpp`, then `framework/base/a.hpp`.\n",
     "docs/dependencies.md": "`meson`\n",
     "docs/pytorch-tests.md": "| PyTorch | ours |\n|---|---|\n| a | `A.One`, `A.Two` |\n| b | does not apply: none |\n",
@@ -124,12 +125,30 @@ class Layout(unittest.TestCase):
         self.expect("module_order", "framework/new/x.cpp:1: module new is not in",
                     "meson.build:1: lists the modules as base sdk data")
 
+    def test_module_picture(self):
+        self.write("framework/data/b.cpp", "#include <trainer/sdk/abi.h>\n")
+        self.expect("module_picture", "docs/architecture.md:1: the picture lacks the arrow: data --> sdk",
+                    "docs/architecture.md:1: no include stands for the arrow: data --> base")
+
+    def test_private_sources_of_the_sdk(self):
+        self.write("framework/data/c.cpp", "#include <sdk/src/dry.hpp>\n")
+        self.write("framework/sdk/src/dry.cpp", "#include \"dry.hpp\"\n#include <sdk/src/dry.hpp>\n")
+        self.expect("module_order", "framework/data/c.cpp:1: <sdk/src/dry.hpp> is a private source of the SDK")
+
     def test_plugin_includes(self):
         self.write("plugins/p/x.cpp", "#include <base/a.hpp>\n#include \"../q/q.hpp\"\n#include <plugins/q/q.hpp>\n")
         self.write("strategies/memory/s/x.cpp", "#include \"../t/t.hpp\"\n")
-        self.expect("plugin_includes", "plugins/p/x.cpp:1: includes <base/a.hpp> of the framework",
+        # Another plugin's private headers, reached by an include folder; what a macro hides; an SDK source.
+        self.write("strategies/memory/w/x.cpp", "#include <s/codec.hpp>\n#include PRIVATE\n#include <sdk/src/dry.hpp>\n"
+                   "#include <cmath>\n#include <ATen/ops/mm.h>\n#include <trainer/sdk/abi.h>\n#include \"own.hpp\"\n"
+                   "#include <nlohmann/json.hpp>\n#include <toml++/toml.h>\n")
+        self.expect("plugin_includes", "plugins/p/x.cpp:1: includes <base/a.hpp>; a plugin includes <trainer/sdk/...>",
                     "plugins/p/x.cpp:2: includes \"../q/q.hpp\" outside plugins/p", "plugins/p/x.cpp:3: includes <plugins/q/q.hpp>",
-                    "strategies/memory/s/x.cpp:1: includes \"../t/t.hpp\" outside strategies/memory/s")
+                    "strategies/memory/s/x.cpp:1: includes \"../t/t.hpp\" outside strategies/memory/s",
+                    "strategies/memory/w/x.cpp:1: includes <s/codec.hpp>; a plugin includes",
+                    "strategies/memory/w/x.cpp:2: #include PRIVATE: write #include",
+                    "strategies/memory/w/x.cpp:3: includes <sdk/src/dry.hpp>; a plugin includes",
+                    "strategies/memory/w/x.cpp:9: includes <toml++/toml.h>; a plugin includes")
 
     def test_library_includes(self):
         self.write("framework/data/x.cpp", "#include <toml++/toml.h>\n#include <spdlog/spdlog.h>\n#include <boost/dll.hpp>\n")

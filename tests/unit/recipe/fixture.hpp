@@ -1,4 +1,4 @@
-/// @file A temporary folder as the current one, recipes in it, and the schemas of three plugins.
+/// @file A temporary folder as the current one, recipes in it, and the schemas of some plugins.
 #pragma once
 
 #include <base/files.hpp>
@@ -8,12 +8,20 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 namespace trainer::recipe {
+
+/// The manifest of a plugin of this repository ("plugins/lora/lora"), as its template has it.
+inline ComponentSchema repository_component(const std::string& plugin) {
+  const char* root = std::getenv("TRAINER_SOURCE_ROOT");
+  const std::filesystem::path file = std::filesystem::path(root == nullptr ? "." : root) / (plugin + ".plugin.toml.in");
+  return parse_component_schema(read_file(file, 1 << 20, "manifest"), file.string());
+}
 
 inline const std::vector<ComponentSchema>& test_components() {
   static const std::vector<ComponentSchema> all = [] {
@@ -80,6 +88,8 @@ help = "Where the model is cut.")",
     };
     std::vector<ComponentSchema> made;
     for (const std::string& manifest : manifests) made.push_back(parse_component_schema(manifest, "test.plugin.toml"));
+    for (const char* plugin : {"plugins/flow_matching/flow_matching", "plugins/lora/lora"})
+      made.push_back(repository_component(plugin));
     return made;
   }();
   return all;

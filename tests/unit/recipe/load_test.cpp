@@ -144,6 +144,20 @@ TEST_F(RecipeTest, FormsOfTheSameValue) {
   EXPECT_EQ(recipe.train.ema_decay, 0.999);
 }
 
+/// What the file of an adapter says has a default only where there is no file.
+TEST_F(RecipeTest, WhatAFileSaysHasNoDefaultBesideIt) {
+  const Options fresh = load_text(std::string(kMinimal) + "[adapter]\n").adapter->options;
+  EXPECT_EQ(fresh.get<int64_t>("rank"), 32);
+  EXPECT_EQ(fresh.get<double>("alpha"), 32.0);
+  const std::string from = std::string(kMinimal) + "[adapter]\ninit = \"file\"\npath = \"x\"\n";
+  const Recipe recipe = load_text(from);
+  EXPECT_FALSE(recipe.adapter->options.has("rank"));
+  EXPECT_FALSE(recipe.adapter->options.has("alpha"));
+  EXPECT_EQ(load_text(from + "rank = 4\n").adapter->options.get<int64_t>("rank"), 4) << "given, it is compared";
+  const Recipe again = load_stored(to_toml(recipe), "stored", test_components());
+  EXPECT_TRUE(differences(recipe, again).empty());
+}
+
 TEST_F(RecipeTest, AnInheritedAdapterIsDroppedByFalse) {
   write("base.toml", "[adapter]\nrank = 4\n" + std::string(kMinimal));
   write("all.toml", "extends = \"base.toml\"\nadapter = false\n");

@@ -1,5 +1,7 @@
 #include "fixture.hpp"
 
+#include <recipe/default_options.hpp>
+
 namespace trainer::recipe {
 namespace {
 
@@ -42,6 +44,27 @@ TEST(Manifest, ReadsOptions) {
   EXPECT_EQ(*schema.options[1].fallback.get_if<std::string>(), "");
   EXPECT_EQ(schema.options[2].same_as, "a.b");
   EXPECT_EQ(schema.options[2].above, 0.0);
+}
+
+TEST(Manifest, TensorsOfAnAdaptersFiles) {
+  const std::string head = "name = \"x\"\nkind = \"adapter\"\nsummary = \"s\"\n";
+  const std::string option =
+      "[[option]]\nkey = \"rank\"\ntype = \"integer\"\ndefault = 32\nin_file = true\nhelp = \"h\"\n";
+  const ComponentSchema schema =
+      parse_component_schema(head + "tensors = [\"lora_A.weight\", \"m\"]\n" + option, "x.plugin.toml");
+  EXPECT_EQ(schema.tensors, (std::vector<std::string>{"lora_A.weight", "m"}));
+  EXPECT_TRUE(schema.options.at(0).in_file);
+  EXPECT_EQ(default_options(schema).get<int64_t>("rank"), 32);
+  EXPECT_FALSE(default_options(schema, /*from_file=*/true).has("rank"));
+  EXPECT_EQ(manifest_message(head + "tensors = [\".m\"]\n"),
+            "x.plugin.toml:4:11: tensors: \".m\" is not the end of a name; write \"lora_A.weight\" for the tensors "
+            "\"LAYER.lora_A.weight\"");
+  EXPECT_EQ(manifest_message(head + "tensors = 3\n"),
+            "x.plugin.toml:4:11: tensors: expected a list of strings, found 3");
+  EXPECT_EQ(manifest_message(kHead + "tensors = [\"m\"]\n"),
+            "x.plugin.toml:4:11: tensors: only adapters write files of their own, this is \"memory\"");
+  EXPECT_EQ(manifest_message(kHead + option),
+            "x.plugin.toml:8:11: option \"rank\": only an adapter's options can stand in a file");
 }
 
 TEST(Manifest, ReportsAllMistakes) {

@@ -91,8 +91,8 @@ TEST(Explain, ASectionAndAComponent) {
       "  reserve          Keep room on the disk for the last save (reserve.bin in run.output, twice the size of a "
       "checkpoint's tensors); it is used when the disk is full at the end.\n");
   EXPECT_EQ(explain("placement", test_components()),
-            "[placement]\n  Which devices hold which part of the model.\n  kind     Name of the plugin or built-in "
-            "component.\n"
+            "[placement]\n  Which devices hold which part of the model.\n  kind     Name of the component, which a "
+            "plugin offers.\n"
             "  devices  The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"].\n\n"
             "placement \"single\"\n  One device.\n  no options\n\n"
             "placement \"split\"\n  Several devices.\n  balance  Where the model is cut.\n");

@@ -7,10 +7,10 @@
 
 #include <support/errors.hpp>
 #include <support/parity.hpp>
-#include <train/assembly/model_builder.hpp>
+#include <assembly/model_builder.hpp>
 #include <trainer/sdk/error.hpp>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 NamedTensors weights() {
@@ -19,8 +19,8 @@ NamedTensors weights() {
           {"norm.weight", at::arange(4, at::kFloat) / 7}};
 }
 
-BuildOptions options(at::ScalarType dtype, bool trained = false) {
-  BuildOptions made;
+assembly::BuildOptions options(at::ScalarType dtype, bool trained = false) {
+  assembly::BuildOptions made;
   made.dtype = dtype;
   made.trained = trained;
   return made;
@@ -80,26 +80,26 @@ std::string error_of(const std::function<void()>& call) {
   return "no error";
 }
 
-TEST(SourceBuilder, AsksBeforeEachWeightThatItReads) {
+TEST(assembly::SourceBuilder, AsksBeforeEachWeightThatItReads) {
   test::MemorySource source(weights());
-  BuildOptions asking = options(at::kFloat);
+  assembly::BuildOptions asking = options(at::kFloat);
   int asked = 0;
   asking.before_weight = [&] {
     if (++asked == 3) throw Error(ExitCode::preempted, "stopped");
   };
-  SourceBuilder builder(source, asking);
+  assembly::SourceBuilder builder(source, asking);
   builder.linear("attn.to_q", 3, 2, true);
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(test::message_of([&] { builder.parameter("norm.weight", {4}); }), "stopped");
-  BuildOptions headers = asking;
+  assembly::BuildOptions headers = asking;
   headers.headers_only = true;
-  SourceBuilder(source, headers).linear("attn.to_q", 3, 2, true);
+  assembly::SourceBuilder(source, headers).linear("attn.to_q", 3, 2, true);
   EXPECT_EQ(asked, 3) << "nothing was to be read";
 }
 
-TEST(SourceBuilder, MissingTensorsAndWrongShapesAreNamed) {
+TEST(assembly::SourceBuilder, MissingTensorsAndWrongShapesAreNamed) {
   test::MemorySource source(weights(), "model.safetensors");
-  SourceBuilder builder(source, {});
+  assembly::SourceBuilder builder(source, {});
   const std::string missing = error_of([&] { builder.linear("attn.to_k", 3, 2, false); });
   EXPECT_TRUE(missing.starts_with(
       "model.safetensors: tensor \"attn.to_k.weight\" is missing (did you mean \"attn.to_q.weight\""))
@@ -111,9 +111,9 @@ TEST(SourceBuilder, MissingTensorsAndWrongShapesAreNamed) {
   EXPECT_EQ(error_of([&] { builder.parameter("zzzzzz", {5}); }), "model.safetensors: tensor \"zzzzzz\" is missing");
 }
 
-TEST(SourceBuilder, FrozenWeightsAreCopiesInTheComputeDtype) {
+TEST(assembly::SourceBuilder, FrozenWeightsAreCopiesInTheComputeDtype) {
   test::MemorySource source(weights());
-  SourceBuilder builder(source, options(at::kBFloat16));
+  assembly::SourceBuilder builder(source, options(at::kBFloat16));
   const Linear linear = builder.linear("attn.to_q", 3, 2, true);
   const ParameterPtr norm = builder.parameter("norm.weight", {4});
   EXPECT_EQ(linear.name(), "attn.to_q");
@@ -126,16 +126,16 @@ TEST(SourceBuilder, FrozenWeightsAreCopiesInTheComputeDtype) {
   EXPECT_FALSE(norm->trainable());
   EXPECT_EQ(builder.inventory().weight_bytes, 2 * (6 + 2 + 4));
   EXPECT_EQ(builder.inventory().parameter_count, 12);
-  EXPECT_TRUE(trained_parameters(builder.inventory()).empty());
+  EXPECT_TRUE(assembly::trained_parameters(builder.inventory()).empty());
 }
 
 /// Of a family of experts only one is trained: the other's weights are frozen ones, also when they are read later.
-TEST(SourceBuilder, WhatTheModelSparesIsNotTrained) {
+TEST(assembly::SourceBuilder, WhatTheModelSparesIsNotTrained) {
   for (const bool later : {false, true}) {
     test::MemorySource source(weights());
-    BuildOptions trained = options(at::kBFloat16, true);
+    assembly::BuildOptions trained = options(at::kBFloat16, true);
     trained.headers_only = later;
-    SourceBuilder builder(source, trained);
+    assembly::SourceBuilder builder(source, trained);
     builder.spare(true);
     const Linear spared = builder.linear("attn.to_q", 3, 2, true);
     builder.spare(false);
@@ -148,18 +148,18 @@ TEST(SourceBuilder, WhatTheModelSparesIsNotTrained) {
     EXPECT_EQ(spared.state().bias->value().scalar_type(), at::kBFloat16);
     EXPECT_TRUE(spared.trainable().empty());
     EXPECT_TRUE(norm->trainable());
-    EXPECT_EQ(trained_parameters(builder.inventory()), std::vector<Parameter*>{norm.get()});
+    EXPECT_EQ(assembly::trained_parameters(builder.inventory()), std::vector<Parameter*>{norm.get()});
   }
 }
 
-TEST(SourceBuilder, TrainedWeightsAreFp32MastersUnderAnyComputeDtype) {
+TEST(assembly::SourceBuilder, TrainedWeightsAreFp32MastersUnderAnyComputeDtype) {
   test::MemorySource source(weights());
-  SourceBuilder builder(source, options(at::kBFloat16, true));
+  assembly::SourceBuilder builder(source, options(at::kBFloat16, true));
   const Linear linear = builder.linear("attn.to_q", 3, 2, true);
   (void)builder.parameter("norm.weight", {4});
   EXPECT_EQ(builder.dtype(), at::kBFloat16);
   std::vector<std::string> names;
-  for (Parameter* parameter : trained_parameters(builder.inventory())) {
+  for (Parameter* parameter : assembly::trained_parameters(builder.inventory())) {
     names.push_back(parameter->name());
     EXPECT_EQ(parameter->value().scalar_type(), at::kFloat) << parameter->name();
     EXPECT_TRUE(parameter->value().is_leaf() && parameter->trainable()) << parameter->name();
@@ -172,18 +172,18 @@ TEST(SourceBuilder, TrainedWeightsAreFp32MastersUnderAnyComputeDtype) {
       << "the master gets the gradient";
 }
 
-TEST(SourceBuilder, HeadersOnlyReadsNothing) {
+TEST(assembly::SourceBuilder, HeadersOnlyReadsNothing) {
   test::MemorySource inner(weights(), "model.safetensors");
   HeadersOnly source(inner);
-  BuildOptions headers;
+  assembly::BuildOptions headers;
   headers.headers_only = true;
-  SourceBuilder builder(source, headers);
+  assembly::SourceBuilder builder(source, headers);
   const Linear linear = builder.linear("attn.to_q", 3, 2, true);
   (void)builder.parameter("norm.weight", {4});
   EXPECT_EQ(builder.inventory().parameter_count, 12);
   EXPECT_EQ(builder.inventory().weight_bytes, 0);
   EXPECT_EQ(linear.state().frozen, nullptr);
-  EXPECT_TRUE(trained_parameters(builder.inventory()).empty());
+  EXPECT_TRUE(assembly::trained_parameters(builder.inventory()).empty());
   EXPECT_THROW((void)linear(at::ones({1, 3})), std::exception) << "the model cannot run";
   EXPECT_EQ(error_of([&] { builder.parameter("norm.weight", {5}); }),
             "model.safetensors: tensor \"norm.weight\" has shape [4], the model needs [5]");
@@ -207,21 +207,21 @@ class Counting final : public WeightSource {
   WeightSource& inner_;
 };
 
-TEST(SourceBuilder, MaterialisesWhatIsAskedForAndReadsNothingElse) {
+TEST(assembly::SourceBuilder, MaterialisesWhatIsAskedForAndReadsNothingElse) {
   NamedTensors many = weights();
   many["attn.to_k.weight"] = at::ones({2, 3});
   test::MemorySource inner(many);
   for (const bool trained : {false, true}) {
     Counting source(inner);
-    BuildOptions headers = options(at::kBFloat16, trained);
+    assembly::BuildOptions headers = options(at::kBFloat16, trained);
     headers.headers_only = true;
-    SourceBuilder builder(source, headers);
+    assembly::SourceBuilder builder(source, headers);
     const Linear q = builder.linear("attn.to_q", 3, 2, true), k = builder.linear("attn.to_k", 3, 2, false);
     const ParameterPtr norm = builder.parameter("norm.weight", {4});
     EXPECT_TRUE(source.reads.empty());
     builder.materialise(std::vector{q}, std::vector{norm});
     EXPECT_EQ(source.reads, (std::vector<std::string>{"attn.to_q.weight", "attn.to_q.bias", "norm.weight"}));
-    SourceBuilder at_once(inner, options(at::kBFloat16, trained));
+    assembly::SourceBuilder at_once(inner, options(at::kBFloat16, trained));
     const at::Tensor x = at::ones({1, 3}, at::kBFloat16);
     EXPECT_TRUE(test::same_bits(q(x), at_once.linear("attn.to_q", 3, 2, true)(x)));
     EXPECT_EQ(norm->trainable(), trained);
@@ -231,14 +231,14 @@ TEST(SourceBuilder, MaterialisesWhatIsAskedForAndReadsNothingElse) {
   }
 }
 
-TEST(SourceBuilder, AFormatPacksTheWeightsThatItWants) {
+TEST(assembly::SourceBuilder, AFormatPacksTheWeightsThatItWants) {
   NamedTensors many = weights();
   many["attn.to_k.weight"] = at::zeros({2, 3});
   test::MemorySource source(many);
   PackSome only_q("to_q", 100);
-  BuildOptions packed = options(at::kFloat);
+  assembly::BuildOptions packed = options(at::kFloat);
   packed.format = &only_q;
-  SourceBuilder builder(source, packed);
+  assembly::SourceBuilder builder(source, packed);
   EXPECT_EQ(builder.linear("attn.to_q", 3, 2, false).state().frozen->bytes(), 100);
   EXPECT_EQ(builder.linear("attn.to_k", 3, 2, false).state().frozen->bytes(), 24) << "dense: 6 floats";
   EXPECT_EQ(builder.inventory().weight_bytes, 124);
@@ -247,9 +247,9 @@ TEST(SourceBuilder, AFormatPacksTheWeightsThatItWants) {
             "memory: tensor \"attn.to_q.weight\" has shape [2, 3], the model needs [9, 3]")
       << "the shape is checked before packing";
   packed.trained = true;
-  SourceBuilder trained(source, packed);
+  assembly::SourceBuilder trained(source, packed);
   EXPECT_EQ(trained.linear("attn.to_q", 3, 2, false).state().frozen, nullptr) << "trained weights are never packed";
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <train/chain.hpp>
+#include <execution/chain.hpp>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 /// Runs for flows whose first number is `expert`, or for all.
@@ -86,4 +86,4 @@ TEST(Chain, WithoutGradientsNothingTakesPart) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <planner/byte_counter.hpp>
-#include <train/forward.hpp>
+#include <execution/forward.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <limits>
 
 #include "toy_run.hpp"
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 ToyHow how(bool fused, bool full, bool recompute = false) {
@@ -19,7 +19,7 @@ ToyHow how(bool fused, bool full, bool recompute = false) {
 }
 
 /// Everything that a checkpoint holds.
-NamedTensors state_of(ToyRun& run) { return capture(run.live(), {}).tensors; }
+NamedTensors state_of(ToyRun& run) { return checkpoint::capture(run.live(), {}).tensors; }
 void expect_same(const NamedTensors& a, const NamedTensors& b) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, tensor] : a) EXPECT_TRUE(test::same_bits(tensor, b.at(name))) << name;
@@ -57,10 +57,10 @@ TEST(FusedBackward, GoesOnFromACheckpointOfEitherKind) {
     ToyRun first(how(first_fused, true));
     first.train_to(3);
     ToyRun second(how(!first_fused, true), 3);
-    Live live = second.live();
+    checkpoint::Live live = second.live();
     checkpoint::Loaded loaded;
-    loaded.content = capture(first.live(), {});
-    restore(loaded, live);
+    loaded.content = checkpoint::capture(first.live(), {});
+    checkpoint::restore(loaded, live);
     second.train_to(6);
     expect_same(state_of(whole), state_of(second));
   }
@@ -197,4 +197,4 @@ TEST(FusedBackward, RefusesASecondGradientAndOneOutsideAStep) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <support/parity.hpp>
-#include <train/keyed_random.hpp>
+#include <execution/keyed_random.hpp>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 Batch batch_of(std::vector<uint64_t> keys, uint64_t step = 3) {
@@ -57,4 +57,4 @@ TEST(KeyedRandom, PurposesAreIndependent) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <support/components.hpp>
-#include <train/assembly/memory_stack.hpp>
+#include <execution/memory_stack.hpp>
 #include <trainer/sdk/error.hpp>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 /// Fills the places that it is told to.
@@ -134,4 +134,4 @@ TEST(MemoryStack, SaysWhatDoesNothing) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

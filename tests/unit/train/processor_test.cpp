@@ -1,17 +1,17 @@
 #include <gtest/gtest.h>
-#include <train/assembly/processor.hpp>
+#include <assembly/processor.hpp>
 
 #include <cstdlib>
 #include <map>
 #include <optional>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 /// The levels of oneDNN and MKL, "USED of BEST", on a processor with these flags.
 std::string libraries(const std::set<std::string>& flags, const std::string& vendor = "GenuineIntel") {
   std::string text;
-  for (const Level& level : levels({"a processor", flags, vendor}))
+  for (const assembly::Level& level : assembly::levels({"a processor", flags, vendor}))
     if (level.of == "oneDNN" || level.of == "MKL") text += level.used + " of " + level.best + "; ";
   return text;
 }
@@ -56,7 +56,7 @@ TEST_F(Processors, AVariableHoldsALibraryBackButLiftsNone) {
   ::setenv("ONEDNN_MAX_CPU_ISA", "avx2_vnni", 1);
   ::setenv("MKL_ENABLE_INSTRUCTIONS", "AVX2_E1", 1);
   EXPECT_EQ(libraries(avx512), "AVX2 of AVX512_CORE; AVX2 of AVX512; ");
-  const Level onednn = levels({"", avx512})[2];
+  const assembly::Level onednn = assembly::levels({"", avx512})[2];
   EXPECT_EQ(onednn.variable, "ONEDNN_MAX_CPU_ISA=avx2_vnni");
   EXPECT_EQ(libraries(kAvx2), "AVX2 of AVX2; AVX2 of AVX2; ");
   ::setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX", 1);
@@ -94,4 +94,4 @@ TEST_F(Processors, EveryNameOfALimitIsKnown) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

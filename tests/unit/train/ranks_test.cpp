@@ -8,7 +8,7 @@
 #include <distributed/share.hpp>
 #include <mutex>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 using distributed::Group;
@@ -90,4 +90,4 @@ TEST(Ranks, ALossThatIsNotFiniteIsToldByItsRankAndNamedByTheOthers) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

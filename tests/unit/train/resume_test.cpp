@@ -8,7 +8,7 @@
 
 #include "toy_run.hpp"
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 namespace fs = std::filesystem;
@@ -21,8 +21,8 @@ class Resume : public ::testing::Test {
   }
   ~Resume() override { fs::remove_all(folder_); }
 
-  static Progress progress(int64_t step) {
-    Progress made;
+  static checkpoint::Progress progress(int64_t step) {
+    checkpoint::Progress made;
     made.step = step;
     made.threads = 3;
     made.loss = {0.98, 0.1 + 0.2, 1.0 / 3};
@@ -31,7 +31,7 @@ class Resume : public ::testing::Test {
   }
   void save(ToyRun& run) {
     checkpoint::Store store(folder_, "id");
-    store.save(run.trainer->steps_done(), capture(run.live(), progress(run.trainer->steps_done())), {});
+    store.save(run.trainer->steps_done(), checkpoint::capture(run.live(), progress(run.trainer->steps_done())), {});
   }
   [[nodiscard]] checkpoint::Loaded newest() const {
     std::vector<std::string> notes;
@@ -41,8 +41,8 @@ class Resume : public ::testing::Test {
   static std::string refusal(checkpoint::Loaded loaded, ToyRun& run) {
     loaded.folder = "CK";
     try {
-      Live live = run.live();
-      restore(loaded, live);
+      checkpoint::Live live = run.live();
+      checkpoint::restore(loaded, live);
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
       return error.what();
@@ -50,7 +50,7 @@ class Resume : public ::testing::Test {
     return "no error";
   }
   static void expect_same_state(ToyRun& one, ToyRun& two) {
-    const checkpoint::Content a = capture(one.live(), progress(1)), b = capture(two.live(), progress(1));
+    const checkpoint::Content a = checkpoint::capture(one.live(), progress(1)), b = checkpoint::capture(two.live(), progress(1));
     ASSERT_EQ(a.tensors.size(), b.tensors.size());
     for (const auto& [name, tensor] : a.tensors) EXPECT_TRUE(test::same_bits(tensor, b.tensors.at(name))) << name;
   }
@@ -69,9 +69,9 @@ TEST_F(Resume, EqualsTheUninterruptedRunBitForBit) {
       first.train_to(4);
       save(first);
       const checkpoint::Loaded loaded = newest();
-      ToyRun second(how, read_progress(loaded).step);
-      Live live = second.live();
-      restore(loaded, live);
+      ToyRun second(how, checkpoint::read_progress(loaded).step);
+      checkpoint::Live live = second.live();
+      checkpoint::restore(loaded, live);
       expect_same_state(first, second);
       EXPECT_EQ(second.train_to(9), std::vector<double>(losses.begin() + 4, losses.end()));
       expect_same_state(whole, second);
@@ -81,7 +81,7 @@ TEST_F(Resume, EqualsTheUninterruptedRunBitForBit) {
 TEST_F(Resume, StateHoldsParametersMomentsAndAverage) {
   ToyRun run;
   run.train_to(2);
-  const checkpoint::Content content = capture(run.live(), progress(2));
+  const checkpoint::Content content = checkpoint::capture(run.live(), progress(2));
   EXPECT_EQ(content.tensors.size(), run.trained.size() * 5 + 1) << "value, two moments, step and average each; updates";
   for (const char* name : {"param.block.0.up.lora_A.weight", "optim.block.0.up.lora_A.weight.exp_avg",
                            "optim.block.0.up.lora_A.weight.exp_avg_sq", "optim.block.0.up.lora_A.weight.step",
@@ -94,7 +94,7 @@ TEST_F(Resume, ProgressGoesRoundExactly) {
   ToyRun run;
   run.train_to(1);
   save(run);
-  const Progress read = read_progress(newest()), expected = progress(1);
+  const checkpoint::Progress read = checkpoint::read_progress(newest()), expected = progress(1);
   EXPECT_EQ(read.step, 1);
   EXPECT_EQ(read.threads, 3);
   EXPECT_EQ(read.loss.smoothing, expected.loss.smoothing);
@@ -112,7 +112,7 @@ TEST_F(Resume, BrokenProgressIsRefused) {
   const auto message = [&](const std::string& state) {
     loaded.content.state = state;
     try {
-      (void)read_progress(loaded);
+      (void)checkpoint::read_progress(loaded);
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::bad_input);
       EXPECT_EQ(error.code(), "CKPT_STATE");
@@ -167,4 +167,4 @@ TEST_F(Resume, OtherTensorsThanThisRunsAreRefused) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -6,11 +6,11 @@
 #include <limits>
 #include <trainer/sdk/error.hpp>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
-BuildOptions build_options(const ToyHow& how) {
-  BuildOptions options;
+assembly::BuildOptions build_options(const ToyHow& how) {
+  assembly::BuildOptions options;
   options.trained = how.full;
   return options;
 }
@@ -62,7 +62,7 @@ ToyRun::ToyRun(const ToyHow& how, int64_t first_step)
       random(how.seed),
       data(how.per_step, how.micro) {
   if (how.full) {
-    trained = trained_parameters(builder.inventory());
+    trained = assembly::trained_parameters(builder.inventory());
   } else {
     lora = testing::lora();
     trained = adapter::inject(*lora, adapter::targeted(*lora, model, builder.inventory().linears), how.seed, at::kCPU);
@@ -103,4 +103,4 @@ NamedTensors ToyRun::values() const {
   return values;
 }
 
-}  // namespace trainer::train
+}  // namespace trainer::execution

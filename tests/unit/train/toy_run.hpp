@@ -2,20 +2,19 @@
 #pragma once
 
 #include <atomic>
-#include <objective/flow_matching.hpp>
 #include <optional>
 #include <string>
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <train/ahead_batches.hpp>
-#include <train/artifacts/train_state.hpp>
-#include <train/assembly/model_builder.hpp>
-#include <train/keyed_random.hpp>
-#include <train/trainer.hpp>
+#include <preparation/ahead_batches.hpp>
+#include <checkpoint/train_state.hpp>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
+#include <execution/trainer.hpp>
 #include <vector>
 
-namespace trainer::train {
+namespace trainer::execution {
 
 /// `per_step` samples a step, in micro-batches of `micro`; sample k of the run has the key k.
 class ToyData final : public BatchSource {
@@ -69,10 +68,10 @@ class ToyRun {
   /// Steps until `steps` are done; returns the losses.
   std::vector<double> train_to(int64_t steps);
   [[nodiscard]] NamedTensors values() const;
-  [[nodiscard]] Live live() { return {trained, *optimizer, ema ? &*ema : nullptr}; }
+  [[nodiscard]] checkpoint::Live live() { return {trained, *optimizer, ema ? &*ema : nullptr}; }
 
   test::MemorySource source;
-  SourceBuilder builder;
+  assembly::SourceBuilder builder;
   testing::ToyModel model;
   std::unique_ptr<Adapter> lora;
   std::vector<Parameter*> trained;
@@ -80,7 +79,7 @@ class ToyRun {
   PlacementPlan placement;
   KeyedRandom random;
   ToyData data;
-  std::optional<AheadBatches> ahead;
+  std::optional<preparation::AheadBatches> ahead;
   NotingObjective objective;
   std::optional<optim::AdamW> optimizer;
   std::optional<optim::FusedBackward> fused;
@@ -88,4 +87,4 @@ class ToyRun {
   std::optional<Trainer> trainer;
 };
 
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -10,7 +10,7 @@
 
 #include "toy_run.hpp"
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 /// Adds up, for each parameter, the gradients that a step's micro-batches bring.
@@ -170,4 +170,4 @@ TEST(NonFinite, NormThatOverflows) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -10,7 +10,7 @@
 
 #include "toy_run.hpp"
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 void expect_same(const NamedTensors& got, const NamedTensors& expected) {
@@ -79,12 +79,12 @@ TEST(UpdateFirst, GoesOnFromACheckpointToTheBit) {
       ToyRun first({.update_first = before});
       first.train_to(3);
       checkpoint::Loaded loaded;
-      loaded.content = capture(first.live(), {});
+      loaded.content = checkpoint::capture(first.live(), {});
       ToyRun second({.update_first = after}, 3);
-      Live live = second.live();
-      restore(loaded, live);
+      checkpoint::Live live = second.live();
+      checkpoint::restore(loaded, live);
       second.train_to(6);
-      expect_same(capture(second.live(), {}).tensors, capture(whole.live(), {}).tensors);
+      expect_same(checkpoint::capture(second.live(), {}).tensors, checkpoint::capture(whole.live(), {}).tensors);
     }
 }
 
@@ -108,10 +108,10 @@ TEST(UpdateFirst, ABatchThatCannotBeReadStopsTheStepThatWantsIt) {
     }
 }
 
-TEST(AheadBatches, AreTheSourcesAndFailWhereTheyAreWanted) {
+TEST(preparation::AheadBatches, AreTheSourcesAndFailWhereTheyAreWanted) {
   ToyData data(4, 2), read(4, 2);
   read.damaged = 10;  // of (2, 1)
-  AheadBatches ahead(read, /*pin=*/false);
+  preparation::AheadBatches ahead(read, /*pin=*/false);
   for (const auto& [step, micro] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {0, 1}, {2, 0}}) {
     const Batch got = ahead.batch(step, micro), expected = data.batch(step, micro);
     EXPECT_TRUE(test::same_bits(got.latents, expected.latents));
@@ -129,4 +129,4 @@ TEST(AheadBatches, AreTheSourcesAndFailWhereTheyAreWanted) {
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

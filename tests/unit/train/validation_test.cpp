@@ -8,14 +8,14 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <train/validation/fixed_random.hpp>
-#include <train/validation/history.hpp>
-#include <train/validation/validation.hpp>
+#include <run/fixed_random.hpp>
+#include <run/history.hpp>
+#include <run/validation_loss.hpp>
 
 #include <unistd.h>
 #include <filesystem>
 
-namespace trainer::train {
+namespace trainer::execution {
 namespace {
 
 using distributed::Group;
@@ -24,10 +24,10 @@ using distributed::testing::run_ranks;
 
 constexpr int64_t kSamples = 5, kTimesteps = 3;
 
-std::optional<ValidationLoss> measure(ToyRun& run, ToyData& data, Group& ranks = Group::alone(),
-                                      const ValidationWatch& watch = {}) {
-  ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, kTimesteps, 3};
-  return validate(parts, ranks, watch);
+std::optional<run::ValidationLoss> measure(ToyRun& run, ToyData& data, Group& ranks = Group::alone(),
+                                      const run::ValidationWatch& watch = {}) {
+  run::ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, kTimesteps, 3};
+  return run::validate(parts, ranks, watch);
 }
 
 Batch batch_of(uint64_t timestep, std::vector<uint64_t> keys) {
@@ -37,32 +37,32 @@ Batch batch_of(uint64_t timestep, std::vector<uint64_t> keys) {
   return batch;
 }
 
-TEST(FixedRandom, SpreadsTimestepsEvenlyOverTheDistribution) {
-  const FixedRandom random(7, 4);
+TEST(run::FixedRandom, SpreadsTimestepsEvenlyOverTheDistribution) {
+  const run::FixedRandom random(7, 4);
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(random.uniform(batch_of(i, {9}), 0, 1), (std::vector<double>{(static_cast<double>(i) + 0.5) / 4}));
-    EXPECT_DOUBLE_EQ(random.normal(batch_of(i, {9}), 0, 1)[0], normal_quantile((static_cast<double>(i) + 0.5) / 4));
+    EXPECT_DOUBLE_EQ(random.normal(batch_of(i, {9}), 0, 1)[0], run::normal_quantile((static_cast<double>(i) + 0.5) / 4));
   }
   EXPECT_EQ(random.uniform(batch_of(3, {9}), 0, 3), (std::vector<double>{0.875, 1.0 / 9 + 0.125, 0.875}));
   for (const int64_t count : {1, 2, 3, 5, 8, 100, 1000})
-    for (const double one : FixedRandom(7, count).uniform(batch_of(static_cast<uint64_t>(count - 1), {9}), 0, 8))
+    for (const double one : run::FixedRandom(7, count).uniform(batch_of(static_cast<uint64_t>(count - 1), {9}), 0, 8))
       EXPECT_TRUE(one > 0 && one < 1) << one << " of " << count;
   EXPECT_THROW(static_cast<void>(random.uniform(batch_of(0, {9}), 0, 9)), Error);
 }
 
-TEST(FixedRandom, NoiseIsThatOfTheSampleWhateverItsCompany) {
-  const FixedRandom random(7, 4);
+TEST(run::FixedRandom, NoiseIsThatOfTheSampleWhateverItsCompany) {
+  const run::FixedRandom random(7, 4);
   const at::Tensor both = random.noise(batch_of(1, {4, 9}), {2, 3});
   EXPECT_TRUE(at::equal(both[1], random.noise(batch_of(1, {9}), {2, 3})[0]));
   EXPECT_FALSE(at::equal(both[1], random.noise(batch_of(2, {9}), {2, 3})[0]));
-  EXPECT_FALSE(at::equal(both[1], FixedRandom(8, 4).noise(batch_of(1, {9}), {2, 3})[0]));
+  EXPECT_FALSE(at::equal(both[1], run::FixedRandom(8, 4).noise(batch_of(1, {9}), {2, 3})[0]));
 }
 
-TEST(FixedRandom, NormalQuantiles) {
-  EXPECT_EQ(normal_quantile(0.5), 0);
-  EXPECT_NEAR(normal_quantile(0.975), 1.959963984540054, 1e-14);
-  EXPECT_NEAR(normal_quantile(1e-9), -5.997807015007686, 1e-13);
-  EXPECT_NEAR(normal_quantile(1e-20), -9.262340089798408, 1e-13);
+TEST(run::FixedRandom, NormalQuantiles) {
+  EXPECT_EQ(run::normal_quantile(0.5), 0);
+  EXPECT_NEAR(run::normal_quantile(0.975), 1.959963984540054, 1e-14);
+  EXPECT_NEAR(run::normal_quantile(1e-9), -5.997807015007686, 1e-13);
+  EXPECT_NEAR(run::normal_quantile(1e-20), -9.262340089798408, 1e-13);
 }
 
 TEST(Validation, IsTheSameUntilTheWeightsChange) {
@@ -83,10 +83,10 @@ TEST(Validation, IsTheSameUntilTheWeightsChange) {
 TEST(Validation, IsTheMeanOfWhatTheObjectiveSays) {
   ToyRun run;
   ToyData data(kSamples, 1);
-  const FixedRandom random(3, kTimesteps);
-  const ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, kTimesteps, 3};
+  const run::FixedRandom random(3, kTimesteps);
+  const run::ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, kTimesteps, 3};
   double sum = 0;
-  for (int64_t sample = 0; sample < kSamples; ++sample) sum += loss_at(parts, random, 1, sample).second.item<double>();
+  for (int64_t sample = 0; sample < kSamples; ++sample) sum += run::loss_at(parts, random, 1, sample).second.item<double>();
   EXPECT_NEAR(measure(run, data)->losses[1], sum / kSamples, 1e-12);
 }
 
@@ -126,7 +126,7 @@ TEST(Validation, OneRankThatIsStoppedEndsItForAll) {
   const auto problems = run_ranks(2, std::chrono::seconds(60), [](Group& group) {
     ToyRun run;
     ToyData data(kSamples, 1);
-    ValidationWatch watch;
+    run::ValidationWatch watch;
     watch.stop = [&] { return group.rank() == 1; };
     EXPECT_FALSE(measure(run, data, group, watch));
   });
@@ -153,10 +153,10 @@ TEST(Validation, AForwardThatThrowsIsToldAndNoLoss) {
   ToyRun run;
   Empty data;
   std::string told;
-  ValidationWatch watch;
+  run::ValidationWatch watch;
   watch.warn = [&](const std::string& problem) { told = problem; };
-  const ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, 2, 0};
-  EXPECT_FALSE(validate(parts, Group::alone(), watch));
+  const run::ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, 2, 0};
+  EXPECT_FALSE(run::validate(parts, Group::alone(), watch));
   EXPECT_EQ(told, "damaged entry");
 }
 
@@ -172,15 +172,15 @@ TEST(ValidationHistory, IsReadFromTheLog) {
                       << "\n"
                       << R"({"step":4,"validation_loss":0.3)"
                       << "\n";
-  const std::vector<ValidationPoint> points = read_validations(file);
+  const std::vector<run::ValidationPoint> points = run::read_validations(file);
   std::filesystem::remove(file);
   ASSERT_EQ(points.size(), 3U);
-  EXPECT_TRUE(holds_step(points, 2) && holds_step(points, 3));
-  EXPECT_FALSE(holds_step(points, 1));
-  EXPECT_EQ(in_words(points), "0.5000 (step 0) -> nan (step 3), lowest 0.2500 at step 2");
-  EXPECT_EQ(to_json(points)["lowest"].dump(), R"({"step":2,"loss":0.25})");
-  EXPECT_TRUE(read_validations(file).empty());
+  EXPECT_TRUE(run::holds_step(points, 2) && run::holds_step(points, 3));
+  EXPECT_FALSE(run::holds_step(points, 1));
+  EXPECT_EQ(run::in_words(points), "0.5000 (step 0) -> nan (step 3), lowest 0.2500 at step 2");
+  EXPECT_EQ(run::to_json(points)["lowest"].dump(), R"({"step":2,"loss":0.25})");
+  EXPECT_TRUE(run::read_validations(file).empty());
 }
 
 }  // namespace
-}  // namespace trainer::train
+}  // namespace trainer::execution

@@ -6,7 +6,7 @@
 
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
-#include <sdk/src/fused/dry_cuda.hpp>
+#include <trainer/sdk/dry_devices.hpp>
 #include <trainer/sdk/ops/fused.hpp>
 #include <w8a8/w8a8_weight.hpp>
 
@@ -30,8 +30,8 @@ class OnDryCuda : public ::testing::Test {
     return at::empty({rows, width}, at::TensorOptions(at::kBFloat16).device(kDry));
   }
   static W8A8Weight weight(Code code) {
-    W8A8Weight made(
-        fp8::quantize(fp8::testing::random_matrix(kDryOut, kDryIn, 2), fp8::Granularity::channel, "weight", code));
+    W8A8Weight made(eight_bits::quantize(fp8::testing::random_matrix(kDryOut, kDryIn, 2),
+                                         eight_bits::Granularity::channel, "weight", code));
     made.to(kDry);
     return made;
   }
@@ -43,7 +43,7 @@ class OnDryCuda : public ::testing::Test {
   }
 
  private:
-  fused::DryCuda cuda_{kCuda};
+  DryDevices cuda_{kCuda};
 };
 
 /// Scales of rows and columns, and what one is: a few numbers a row or a column.
@@ -80,7 +80,7 @@ TEST_F(OnDryCuda, TheCpusPathIsAnother) {
   const int64_t there = bytes([&] { static_cast<void>(frozen.matmul(x)); });
   const auto now = [&] { return bytes([&] { static_cast<void>(frozen.matmul(x)); }); };
   {
-    const fused::DryCuda of_another({true});
+    const DryDevices of_another({true});
     EXPECT_GT(now(), there + kDryRows * kDryIn);
   }
   EXPECT_EQ(now(), there) << "as before";

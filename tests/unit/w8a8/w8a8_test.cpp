@@ -24,6 +24,9 @@
 namespace trainer::w8a8 {
 namespace {
 
+using eight_bits::quantize_rows;
+using eight_bits::Rows;
+
 using fp8::testing::CountedBytes;
 using fp8::testing::random_matrix;
 
@@ -31,8 +34,8 @@ constexpr int64_t kRows = 40, kIn = 192, kOut = 320;
 
 class W8A8 : public ::testing::TestWithParam<Code> {
  protected:
-  [[nodiscard]] fp8::Packed packed(const at::Tensor& weight) const {
-    return fp8::quantize(weight, fp8::Granularity::channel, "w", GetParam());
+  [[nodiscard]] eight_bits::Packed packed(const at::Tensor& weight) const {
+    return eight_bits::quantize(weight, eight_bits::Granularity::channel, "w", GetParam());
   }
   /// What a manifest declares.
   [[nodiscard]] double rounding() const { return GetParam() == Code::int8 ? 0.03 : 0.05; }
@@ -115,7 +118,7 @@ TEST_P(W8A8, ANumberThatIsNoneStaysInItsRow) {
 
 /// What devices with kernels do, here by the CPU's loops.
 TEST_P(W8A8, FewPassesGiveTheSameBits) {
-  const fp8::Packed weight = packed(random_matrix(kOut, kIn, 2));
+  const eight_bits::Packed weight = packed(random_matrix(kOut, kIn, 2));
   const at::Tensor channels = weight.scale.view({-1});
   const W8A8Weight plain(packed(random_matrix(kOut, kIn, 2)));
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
@@ -138,7 +141,7 @@ std::unique_ptr<at::ObserverContext> count_padding(const at::RecordFunction& cal
 
 /// Padding by nothing would be a copy, on CUDA two kernels for each product.
 TEST_P(W8A8, OnlyFewRowsAreFilledUp) {
-  const fp8::Packed weight = packed(random_matrix(kOut, kIn, 2));
+  const eight_bits::Packed weight = packed(random_matrix(kOut, kIn, 2));
   const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(count_padding));
   for (const auto& [rows, expected] : {std::pair{31, 2}, {32, 0}, {40, 0}}) {
     paddings = 0;
@@ -170,7 +173,7 @@ TEST_P(W8A8, WhatDoesNotFitIsExpanded) {
     EXPECT_TRUE(test::same_bits(weight.matmul(x), at::mm(x, weight.dense(at::kBFloat16).t())));
     EXPECT_TRUE(test::same_bits(weight.grad_input(g), at::mm(g, weight.dense(at::kBFloat16))));
   }
-  fp8::Packed blocks = fp8::quantize(random_matrix(kOut, kIn), fp8::Granularity::block, "w");
+  eight_bits::Packed blocks = eight_bits::quantize(random_matrix(kOut, kIn), eight_bits::Granularity::block, "w");
   EXPECT_FALSE(W8A8Weight(std::move(blocks)).in_8_bits()) << "a scale within the sum";
 }
 

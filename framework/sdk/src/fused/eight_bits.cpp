@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
+#include <trainer/sdk/dry_devices.hpp>
 #include "bindings.hpp"
 #include "cuda.hpp"
-#include "dry_cuda.hpp"
 #include "operators.hpp"
 
 namespace trainer {
@@ -229,7 +229,7 @@ Maybe maybe(const Tensor& tensor) { return tensor.defined() ? Maybe(tensor) : st
 }  // namespace
 
 bool has_kernels(const Tensor& tensor) {
-  if (tensor.is_meta()) return tensor.scalar_type() != at::kDouble && fused::stands_for_cuda(tensor);
+  if (tensor.is_meta()) return tensor.scalar_type() != at::kDouble && stands_for_cuda(tensor);
   return tensor.is_cuda() && tensor.scalar_type() != at::kDouble && fused::eight_bits_are_trusted(tensor.device());
 }
 

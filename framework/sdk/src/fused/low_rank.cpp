@@ -11,8 +11,8 @@
 #include <trainer/sdk/ops/fused.hpp>
 #include <trainer/sdk/ops/products.hpp>
 
+#include <trainer/sdk/dry_devices.hpp>
 #include "bindings.hpp"
-#include "dry_cuda.hpp"
 #include "low_rank.hpp"
 #include "low_rank_parts.hpp"
 #include "operators.hpp"

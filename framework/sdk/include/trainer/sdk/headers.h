@@ -2,5 +2,5 @@
    fingerprint, so that a plugin built against other headers is refused before it is opened. */
 #ifndef TRAINER_SDK_HEADERS_H
 #define TRAINER_SDK_HEADERS_H
-#define TRAINER_SDK_HEADERS "15250fcfd901aeb1"
+#define TRAINER_SDK_HEADERS "6d41a99d0cde5c5d"
 #endif

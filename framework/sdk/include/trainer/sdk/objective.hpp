@@ -68,34 +68,4 @@ class TRAINER_API Objective {
   [[nodiscard]] virtual at::Tensor loss(const Example& example, const Prediction& predict) const = 0;
 };
 
-/// A low-rank pair of one layer: y += alpha / rank * up (down x).
-struct LoraLayer {
-  std::string layer;  ///< canonical name
-  at::Tensor down;    ///< [rank, in]
-  at::Tensor up;      ///< [out, rank]
-  double alpha = 0;
-  [[nodiscard]] int64_t rank() const { return down.size(0); }
-  [[nodiscard]] double scale() const { return alpha / static_cast<double>(rank()); }
-};
-
-/// Makes the trained add-on of each targeted linear layer.
-class TRAINER_API Adapter {
- public:
-  virtual ~Adapter();
-  /// `state` describes the layer; `uniform(low, high, shape)` gives keyed random fp32 data for it.
-  using Init = std::function<at::Tensor(double low, double high, at::IntArrayRef shape)>;
-  using InitNormal = std::function<at::Tensor(double mean, double std, at::IntArrayRef shape)>;
-  [[nodiscard]] virtual std::unique_ptr<LinearAdapter> attach(const LinearState& state, const Init& uniform,
-                                                              const InitNormal& normal) const = 0;
-  /// Takes its first values from a LoRA file (`adapter.path`); called before everything else. Throws Error (bad_recipe)
-  /// when the recipe asks for something else than the file holds, or when this kind of adapter cannot: the default.
-  virtual void start_from(std::vector<LoraLayer> layers);
-  /// Glob patterns chosen by the recipe, or empty for the model's default.
-  [[nodiscard]] virtual std::vector<std::string> targets() const = 0;
-  /// Tensors of the portable export of one layer: "<layer>.lora_A.weight", ... in the dtype of the parameters.
-  [[nodiscard]] virtual NamedTensors export_layer(const LinearState& state) const = 0;
-  /// One line, e.g. "LoRA rank 16, alpha 16".
-  [[nodiscard]] virtual std::string describe() const = 0;
-};
-
 }  // namespace trainer

@@ -1,6 +1,7 @@
 /// @file How a plugin offers its components. Valid during `init` only; names are unique per kind.
 #pragma once
 
+#include <trainer/sdk/adapter.hpp>
 #include <trainer/sdk/encoders.hpp>
 #include <trainer/sdk/lora_names.hpp>
 #include <trainer/sdk/memory.hpp>

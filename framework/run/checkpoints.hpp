@@ -1,0 +1,60 @@
+/// @file The checkpoints of a run: the one it resumes from, and those that it saves.
+#pragma once
+
+#include <checkpoint/attempts.hpp>
+#include <identity/fingerprints.hpp>
+#include <identity/same_run.hpp>
+#include <run/record.hpp>
+#include <run/run_folder.hpp>
+#include <run/training.hpp>
+
+#include <filesystem>
+#include <optional>
+
+namespace trainer::run {
+
+enum class Save {
+  on_the_way,  ///< throws Error (io) on a full disk
+  at_the_end,  ///< waits for room on a full disk, as long as checkpoint.final_save_wait says
+};
+
+class Checkpoints {
+ public:
+  /// All borrowed but `now` and `earlier_form`, which is require_same_content's.
+  Checkpoints(const recipe::Recipe& recipe, const plugin::Found& found, RunFolder& folder, identity::Fingerprints now,
+              identity::EarlierForm earlier_form, Record& record, distributed::Group& ranks);
+
+  /// Collective. Puts the newest whole checkpoint, or the one that --resume names, into `training`. Throws Error when
+  /// it is of another recipe, of other weights or of other data; nothing happens without one.
+  void resume(Training& training);
+  /// Before the first step: room for the last save, and a count of the runs that resumed from this checkpoint.
+  void begin(Training& training);
+
+  /// Whether the recipe wants one after this step.
+  [[nodiscard]] bool is_due(int64_t step) const;
+  /// Of the writer; older ones are removed as checkpoint.keep says.
+  void save(Training& training, Save when);
+  /// A step is done; a next process that fails at the same step is noticed.
+  void reached(int64_t step);
+  /// The run ends well: nothing more is saved.
+  void end();
+  /// The newest; empty before there is one.
+  [[nodiscard]] const std::filesystem::path& last() const { return last_; }
+
+ private:
+  std::optional<checkpoint::Loaded> find();
+  void require_same(const checkpoint::Loaded& found) const;
+  [[nodiscard]] checkpoint::Content content(Training& training) const;
+
+  const recipe::Recipe& recipe_;
+  const plugin::Found& found_;
+  RunFolder& folder_;
+  identity::Fingerprints now_;
+  identity::EarlierForm earlier_form_;
+  Record& record_;
+  distributed::Group& ranks_;
+  std::filesystem::path last_;
+  std::optional<checkpoint::Attempts> attempts_;  ///< of the writer, when it resumed
+};
+
+}  // namespace trainer::run
