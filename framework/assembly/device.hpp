@@ -3,6 +3,7 @@
 
 #include <distributed/environment.hpp>
 #include <distributed/lane.hpp>
+#include <plugin/manifest.hpp>
 
 #include <c10/core/Device.h>
 
