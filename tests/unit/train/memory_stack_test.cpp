@@ -1,8 +1,8 @@
 /// @file Memory strategies combined, and combinations that are refused in one sentence.
 #include <gtest/gtest.h>
 
-#include <support/components.hpp>
 #include <execution/memory_stack.hpp>
+#include <support/components.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::execution {
@@ -73,7 +73,8 @@ TEST(MemoryStack, EmptyRunsEveryBlockPlainly) {
 TEST(MemoryStack, PlacesOfSeveralStrategiesCompose) {
   const MemoryStack stack = stack_of({{"fp8", "f"}, {"swap", "r"}, {"disk", "s"}, {"some", "p"}});
   EXPECT_NE(stack.format(), nullptr);
-  EXPECT_EQ(stack.format_name(), "fp8 ");
+  EXPECT_EQ(stack.format_name(), "fp8");
+  EXPECT_EQ(stack.format_identity(), "fp8 ");
   EXPECT_NE(stack.residency(), nullptr);
   Nothing block;
   const Site site{&block, 7, 9, 0}, second{&block, 2, 5, 0}, third{&block, 3, 5, 0};
