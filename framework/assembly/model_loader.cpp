@@ -11,9 +11,8 @@ namespace {
 /// A strategy that packs weights and packs none was set up wrongly.
 void require_packed(const LoadedModel& loaded) {
   if (loaded.memory.format() == nullptr || loaded.inventory.packed_layers > 0) return;
-  const std::string name = loaded.memory.format_name();
   throw Error(ExitCode::bad_recipe,
-              "memory." + name.substr(0, name.find(' ')) +
+              "memory." + loaded.memory.format_name() +
                   ": it packs no layer of this model; exclude fewer layers, or leave the strategy "
                   "out of memory.strategies");
 }

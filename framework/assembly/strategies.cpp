@@ -45,8 +45,8 @@ recipe::Tolerance Strategies::tolerance_of(const std::string& strategy) const {
 
 execution::MemoryStack Strategies::stack() { return stack(names()); }
 
-execution::MemoryStack Strategies::stack(const std::vector<std::string>& names) {
-  if (plan_) return planned_stack(names);
+execution::MemoryStack Strategies::stack(const std::vector<std::string>& names, Promises promises) {
+  if (plan_) return planned_stack(names, promises);
   std::vector<execution::MemoryStack::Named> strategies;
   for (const recipe::Component& component : components_.recipe().memory.components) {
     if (!contains(names, component.kind)) continue;
@@ -55,10 +55,10 @@ execution::MemoryStack Strategies::stack(const std::vector<std::string>& names) 
                           recipe::options_identity(component.options, schema), schema.tolerance.rounding,
                           changed_options(schema, component)});
   }
-  return execution::MemoryStack(std::move(strategies));
+  return execution::MemoryStack(std::move(strategies), promises);
 }
 
-execution::MemoryStack Strategies::planned_stack(const std::vector<std::string>& names) {
+execution::MemoryStack Strategies::planned_stack(const std::vector<std::string>& names, Promises promises) {
   Candidates candidates = make_candidates(components_.plugins());
   std::vector<execution::MemoryStack::Named> strategies;
   bool found = plan_->format == "none";
@@ -75,7 +75,7 @@ execution::MemoryStack Strategies::planned_stack(const std::vector<std::string>&
   auto recompute = std::make_unique<PlannedRecompute>(std::move(candidates.recompute));
   recompute->set(*plan_);
   if (contains(names, kBudget)) strategies.push_back({kBudget, std::move(recompute)});
-  return execution::MemoryStack(std::move(strategies));
+  return execution::MemoryStack(std::move(strategies), promises);
 }
 
 }  // namespace trainer::assembly

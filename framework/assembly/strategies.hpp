@@ -13,6 +13,8 @@ namespace trainer::assembly {
 
 class Strategies {
  public:
+  using Promises = execution::MemoryStack::Promises;
+
   explicit Strategies(Components& components) : components_(components) {}  ///< borrowed
 
   /// From now on the strategies are those of the plan.
@@ -30,10 +32,10 @@ class Strategies {
   /// Fresh strategies: all of them, or those of `names`. Throws Error: bad_recipe when they cannot be combined,
   /// bad_input when the plan names what no plugin offers.
   execution::MemoryStack stack();
-  execution::MemoryStack stack(const std::vector<std::string>& names);
+  execution::MemoryStack stack(const std::vector<std::string>& names, Promises promises = Promises::trusted);
 
  private:
-  execution::MemoryStack planned_stack(const std::vector<std::string>& names);
+  execution::MemoryStack planned_stack(const std::vector<std::string>& names, Promises promises);
   Components& components_;
   std::optional<planner::BudgetPlan> plan_;
 };

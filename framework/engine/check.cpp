@@ -314,7 +314,7 @@ std::string check_content(assembly::Assembly& assembly, const CheckRequest& requ
   std::map<std::string, std::string> now = identity::identities_of_data(assembly.encoders, dataset);
   now.merge(identity::identities_of_weights(
       assembly.recipe, *assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}).source));
-  if (assembly.recipe.memory.budget == 0) now["formats"] = assembly.strategies.stack().format_name();
+  if (assembly.recipe.memory.budget == 0) now["formats"] = assembly.strategies.stack().format_identity();
   const bool same =
       identity::require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe, request.resume_with,
                                      [&](const std::string& key, const std::string& value) {

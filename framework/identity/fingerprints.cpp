@@ -18,7 +18,7 @@ Fingerprints::Fingerprints(const assembly::Components& components, const assembl
                  {"processes", std::to_string(processes)},
                  {"data", std::move(data)},
                  {"encoders", std::move(encoders)},
-                 {"formats", model.memory.format_name()}});
+                 {"formats", model.memory.format_identity()}});
 }
 
 std::map<std::string, std::string> Fingerprints::read() const {

@@ -178,7 +178,7 @@ DryModel dry_model(assembly::Assembly& assembly, execution::MemoryStack memory, 
 std::string planned_format(assembly::Assembly& assembly, const std::string& name) {
   if (name.empty()) return "none";
   for (const assembly::CandidateStrategy& format : assembly::make_candidates(assembly.components.plugins()).formats)
-    if (format.name + " " + format.settings == name) return format.label;
+    if (execution::format_identity(format.name, format.settings) == name) return format.label;
   return {};
 }
 

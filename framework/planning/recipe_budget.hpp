@@ -39,8 +39,8 @@ void require_effect(const assembly::Assembly& assembly, const execution::MemoryS
 /// (bad_recipe) with the smallest budget that works and what would need less memory when none fits.
 planner::BudgetPlan plan_budget(assembly::Assembly& assembly, const BatchShape& batch, const std::string& format = "");
 
-/// The weight format, as plan_budget takes it, that a run calls `name` (MemoryStack::format_name); "none" for the empty
-/// name, and empty for one that no plugin offers to the planner.
+/// The weight format, as plan_budget takes it, that a run calls `name` (MemoryStack::format_identity); "none" for the
+/// empty name, and empty for one that no plugin offers to the planner.
 std::string planned_format(assembly::Assembly& assembly, const std::string& name);
 
 /// The format of the first of these checkpoints that looks whole, which a run that goes on keeps, as plan_budget takes

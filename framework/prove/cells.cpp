@@ -182,9 +182,7 @@ execution::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::s
          make(loader, loader.registry().memory, "memory", name, change == changes.end() ? Table{} : change->second), "",
          tolerance_of(loader, {name}).rounding});
   }
-  execution::MemoryStack stack(std::move(strategies));
-  stack.check_promises();
-  return stack;
+  return execution::MemoryStack(std::move(strategies), execution::MemoryStack::Promises::checked);
 }
 
 recipe::Tolerance tolerance_of(plugin::Loader& loader, const std::vector<std::string>& names) {

@@ -81,10 +81,10 @@ class Prover {
   [[nodiscard]] bool split() const { return assembly_.recipe.placement.kind != "single"; }
 
   execution::MemoryStack stack_for(const Use& use) {
-    execution::MemoryStack stack = assembly_.strategies.stack(use.strategies);
+    execution::MemoryStack stack =
+        assembly_.strategies.stack(use.strategies, execution::MemoryStack::Promises::checked);
     if (use.packing_only) stack.keep_packing_only();
     stack.set_partial();
-    stack.check_promises();
     return stack;
   }
 
