@@ -24,7 +24,7 @@ TESTS = json.loads((pathlib.Path(os.environ["TRAINER_BUILD"]) / "meson-info/intr
 
 
 def combinations():
-    return ["-".join(name) for name in names()]
+    return sorted("-".join(name) for name in names())
 
 
 def jobs():
