@@ -83,7 +83,7 @@ std::unique_ptr<Autoencoder> Encoders::autoencoder(Weights weights) {
 int64_t Encoders::spatial_factor() {
   try {
     return autoencoder(Weights::shapes)->spatial_factor();
-  } catch (const std::exception&) {  // it reads values of its weights, or cannot be made at all, which is told now
+  } catch (const std::exception&) {  // it reads values of its weights, or cannot be made at all, which is reported now
     if (!components_.devices().are_open()) throw;
     return autoencoder()->spatial_factor();
   }

@@ -93,6 +93,7 @@ bool finish(Parts& parts) {
   parts.stop.forget_cut_short();
   parts.checkpoints.save(parts.training, run::Save::at_the_end);
   if (parts.validation.is_due(parts.training.steps_done())) parts.validation.measure(parts.training);
+  parts.checkpoints.release_room();
   parts.checkpoints.end();
   parts.results.export_missing(parts.training);
   parts.samples.draw_last(parts.training);
@@ -134,7 +135,7 @@ bool run_recipe(const RunRequest& request, const Member& member, distributed::Gr
 
   // What cannot fit is refused before hours of encoding. With memory.budget the plan decides what fits.
   planning::require_budgets(assembly, ranks);
-  const std::unique_ptr<Placement> placement = assembly.components.placement();
+  const auto placement = assembly.components.placement();
   if (recipe.memory.budget == 0)
     assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none, placement.get()});
 
@@ -172,6 +173,7 @@ bool run_recipe(const RunRequest& request, const Member& member, distributed::Gr
   checkpoints.begin(training);
   run::describe_run(assembly, folder, ranks);
   record.open(training.steps_done());
+  checkpoints.reserve_room(training);
   loading.reset();
 
   // The loop of steps, then the results.

@@ -76,7 +76,7 @@ void use_budget_of_run(assembly::Assembly& assembly, int64_t factor, std::string
   try {
     assembly.strategies.stack();
   } catch (const Error& error) {
-    throw error.context(stored->file + " (delete it to have the run plan anew)");
+    throw error.context(stored->file + " (delete it, and the run makes a new plan)");
   }
 }
 

@@ -18,7 +18,7 @@ namespace trainer::preparation {
 /// What training and sampling need from the encoders; nothing else of them is left in memory.
 struct Prepared {
   std::unique_ptr<execution::BatchSource> batches;
-  std::unique_ptr<execution::BatchSource> validation;  ///< held-out samples, as train/validation takes them; null: none
+  std::unique_ptr<execution::BatchSource> validation;  ///< held-out samples, as <run/validation_loss.hpp> takes them; null: none
   sampling::SamplePlan samples;                        ///< of the recipe's [sample]; no prompts: nothing is drawn
   std::size_t pictures = 0;                            ///< or texts, that are trained on, without repeats
   std::size_t held_out = 0;                            ///< that are not

@@ -26,7 +26,7 @@ std::string idle(plugin::Loader& loader, const Names& names) {
   try {
     return prove::stack_of(loader, names).idle();
   } catch (const Error&) {
-    return {};  // told by the run
+    return {};  // the run reports it
   }
 }
 

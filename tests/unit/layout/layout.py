@@ -199,6 +199,9 @@ def file_sizes(root):
         count = len(lines(root, path))
         if count > limit:
             problems.append(f"{path}:1: {count} lines, the limit is {limit}; split it")
+    host = sum(len(lines(root, path)) for path in sources(root, ["framework/host"]))
+    if host > 300:
+        problems.append(f"framework/host:1: {host} lines, the limit is 300: the host loop is read in five minutes")
     return problems
 
 
