@@ -71,6 +71,7 @@ class Installed(RunCase):
         self.assertTrue(ours)
         for path in ours:
             self.assertTrue(path.startswith(str(self.folder)), path)
+        self.assertIn("sim:N", [device.split()[0] for device in report["devices"]])
         opened = self.opened(program, env)
         self.assertNotIn(f"{BUILD}/", opened)
 
