@@ -42,8 +42,18 @@ def parse_arguments():
                              "KIND \"thread\": the thread sanitizer, tests without LibTorch")
     parser.add_argument("--whole", action="store_true", help="also the suite \"whole\", left out by default: what takes long, and "
                                                              "the whole form of tests that are a share of it otherwise")
+    parser.add_argument("--share", type=share, metavar="K/N", help="of the whole equivalence matrix (--suite matrix) only the "
+                                                                   "K-th of N shares")
     parser.add_argument("--level", choices=LEVELS, help="as on a processor of this level (x86-64-v3: AVX2)")
     return parser.parse_args()
+
+
+def share(text):
+    """K/N, 1 <= K <= N, as TRAINER_TEST_SHARE has it."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text} is no share; write for example 3/16")
+    return text
 
 
 def suites_of(test):
@@ -204,8 +214,11 @@ def build_all(kind, target):
         sys.exit(1)
 
 
-def run(tests, build, case_filter, sanitize, level):
-    environment = {**os.environ, **LEVELS.get(level, {})}
+def run(tests, build, case_filter, arguments):
+    sanitize = arguments.sanitize
+    environment = {**os.environ, **LEVELS.get(arguments.level, {})}
+    if arguments.share:
+        environment["TRAINER_TEST_SHARE"] = arguments.share
     environment.pop("GTEST_FILTER", None)
     if case_filter:
         environment["GTEST_FILTER"] = case_filter
@@ -240,7 +253,7 @@ def main():
         print("tools/test: no test matches", file=sys.stderr)
         print("0 passed, 1 failed")
         return 1
-    status = run(tests, build, case_filter, arguments.sanitize, arguments.level)
+    status = run(tests, build, case_filter, arguments)
     counts = count(tests, build)
     if status != 0 and counts.failed == 0:
         counts.add("failed", f"meson test (exit {status})", 0.0)

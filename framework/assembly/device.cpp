@@ -1,9 +1,11 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <assembly/device.hpp>
 #include <base/log.hpp>
 #include <plugin/library.hpp>
-#include <assembly/device.hpp>
+#include <plugin/permissions.hpp>
 #include <trainer/sdk/error.hpp>
+#include <trainer/sdk/names.hpp>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -11,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -19,23 +22,33 @@ namespace trainer::assembly {
 
 namespace {
 
-/// Once a process; false when the environment names none.
-bool open_device_library() {
-  static const bool opened = [] {
-    const char* file = std::getenv("TRAINER_DEVICE_LIBRARY");
-    if (file == nullptr || *file == '\0') return false;
-    const std::string name = "TRAINER_DEVICE_LIBRARY " + std::string(file) + ": ";
-    try {
-      const auto registered = plugin::find_function<const char* (*)()>(
-          plugin::open(std::filesystem::absolute(file), plugin::Scope::local), "trainer_register_devices");
-      if (registered == nullptr) throw Error(ExitCode::unavailable, name + "it has no trainer_register_devices");
-      if (const char* problem = registered(); problem != nullptr) throw Error(ExitCode::unavailable, name + problem);
-    } catch (const plugin::OpenError& error) {
-      throw Error(ExitCode::unavailable, name + error.what());
-    }
-    return true;
-  }();
-  return opened;
+constexpr std::string_view kLibraryEnd = ".device.so";
+
+/// The kinds of devices that have a library in these folders, each with the first one found.
+std::map<std::string, std::filesystem::path> device_libraries(std::span<const plugin::SearchFolder> folders) {
+  std::map<std::string, std::filesystem::path> found;
+  std::error_code missing;
+  for (const auto& [folder, origin] : folders)
+    for (const auto& entry : std::filesystem::directory_iterator(folder, missing))
+      if (const std::string name = entry.path().filename(); name.ends_with(kLibraryEnd))
+        found.emplace(name.substr(0, name.size() - kLibraryEnd.size()), entry.path());
+  return found;
+}
+
+std::string kind_of_device(const std::string& device) { return device.substr(0, device.find(':')); }
+
+void register_devices(const std::filesystem::path& library, std::span<const int64_t> memory) {
+  const std::string name = library.string() + ": ";
+  try {
+    plugin::require_safe_permissions(library.filename(), library);
+    const auto registered = plugin::find_function<const char* (*)(const int64_t*, int)>(
+        plugin::open(library, plugin::Scope::local), "trainer_register_devices");
+    if (registered == nullptr) throw Error(ExitCode::unavailable, name + "it has no trainer_register_devices");
+    if (const char* problem = registered(memory.data(), static_cast<int>(memory.size())); problem != nullptr)
+      throw Error(ExitCode::unavailable, name + problem);
+  } catch (const plugin::OpenError& error) {
+    throw Error(ExitCode::unavailable, name + error.what());
+  }
 }
 
 /// How many devices of an accelerator's kind this process sees.
@@ -79,19 +92,15 @@ std::optional<std::string> cuda_uuid(int index) {
 }
 
 at::Device parse_device(const std::string& name, const std::string& where) {
-  const std::string type = name.substr(0, name.find(':'));
-  const bool other = type != "cpu" && type != "cuda" && open_device_library();
   std::optional<at::Device> device;
   try {
     device = at::Device(name);
   } catch (const c10::Error&) {
     throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is no device; use \"cpu\" or \"cuda:N\"");
   }
-  if (!device->is_cuda() && !device->is_cpu() && !(other && device->is_privateuseone()))
-    throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" is not supported; use \"cpu\" or \"cuda:N\"");
   if (!device->is_cpu() && !device->has_index()) device->set_index(0);
   if (device->is_privateuseone()) {
-    const int count = c10::impl::VirtualGuardImpl(device->type()).deviceCount();
+    const int64_t count = device_count(device->type());
     if (device->index() >= count)
       throw Error(ExitCode::unavailable,
                   where + ": \"" + name + "\" does not exist, there are " + std::to_string(count) + " of its kind");
@@ -101,18 +110,50 @@ at::Device parse_device(const std::string& name, const std::string& where) {
 
 }  // namespace
 
+std::vector<std::string> device_kinds(std::span<const plugin::SearchFolder> folders) {
+  std::vector<std::string> kinds;
+  for (const auto& [type, library] : device_libraries(folders)) kinds.push_back(type + ":N (" + library.string() + ")");
+  return kinds;
+}
+
+void open_device_library(std::span<const std::string> names, const std::string& where,
+                         std::span<const plugin::SearchFolder> folders, std::span<const int64_t> memory) {
+  static std::string opened;  // LibTorch has one place for such devices
+  for (const std::string& name : names) {
+    const std::string type = kind_of_device(name);
+    if (type == "cpu" || type == "cuda" || type == opened) continue;
+    const auto libraries = device_libraries(folders);
+    const auto library = libraries.find(type);
+    if (library == libraries.end()) {
+      std::vector<std::string> valid{"cpu", "cuda"};
+      std::string list = "\"cpu\", \"cuda:N\"";
+      for (const auto& [other, file] : libraries) {
+        valid.push_back(other);
+        list += ", \"" + other + ":N\"";
+      }
+      throw Error(ExitCode::bad_recipe,
+                  where + ": \"" + name + "\" is no device" + did_you_mean(type, valid) + "; there are " + list);
+    }
+    if (!opened.empty())
+      throw Error(ExitCode::bad_recipe, where + ": \"" + name + "\" and \"" + opened +
+                                            ":N\" are kinds of devices that cannot be used together");
+    register_devices(library->second, memory);
+    opened = type;
+  }
+}
+
 std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where) {
   std::vector<at::Device> devices;
   for (const std::string& name : names) devices.push_back(parse_device(name, where));
   return devices;
 }
 
-void open_devices(std::span<const at::Device> devices, const Request& request) {
+void open_devices(std::span<const at::Device> devices, const Libraries& libraries) {
   int64_t highest = -1;
   for (const at::Device& device : devices)
     if (device.is_cuda()) highest = std::max<int64_t>(highest, device.index());
   if (highest < 0) return;
-  const auto library = request.libtorch / "libtorch_cuda.so";
+  const auto library = libraries.libtorch / "libtorch_cuda.so";
   try {
     cuda_library() = plugin::open(library, plugin::Scope::global);
   } catch (const plugin::OpenError& error) {
@@ -133,20 +174,20 @@ void open_devices(std::span<const at::Device> devices, const Request& request) {
   log_info("CUDA opened from " + library.string());
 }
 
-distributed::OpenLane open_nccl(const Request& request) {
+distributed::OpenLane open_nccl(const Libraries& libraries) {
   const std::string what = "several processes with CUDA devices exchange gradients by NCCL: ";
   const std::string advice =
       "\n  install the headers of NCCL and CUDA (tools/setup --cuda fetches them) and build the program again";
-  if (request.nccl.empty() || !std::filesystem::exists(request.nccl))
+  if (libraries.nccl.empty() || !std::filesystem::exists(libraries.nccl))
     throw Error(ExitCode::unavailable, what + "this program was built without it (libtrainer_nccl.so)" + advice);
   try {
-    const auto open = plugin::find_function<distributed::OpenLane>(plugin::open(request.nccl, plugin::Scope::local),
+    const auto open = plugin::find_function<distributed::OpenLane>(plugin::open(libraries.nccl, plugin::Scope::local),
                                                                    "trainer_nccl_lane");
     if (open != nullptr) return open;
   } catch (const plugin::OpenError& error) {
     throw Error(ExitCode::unavailable, what + error.what() + advice);
   }
-  throw Error(ExitCode::unavailable, what + request.nccl.string() + " has no trainer_nccl_lane" + advice);
+  throw Error(ExitCode::unavailable, what + libraries.nccl.string() + " has no trainer_nccl_lane" + advice);
 }
 
 std::string cuda_versions(std::span<const at::Device> devices) {

@@ -3,10 +3,11 @@
 
 #include <distributed/environment.hpp>
 #include <distributed/lane.hpp>
-#include <assembly/request.hpp>
+#include <plugin/manifest.hpp>
 
 #include <c10/core/Device.h>
 
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,23 +15,37 @@
 
 namespace trainer::assembly {
 
-/// "cpu", "cuda", "cuda:1" -> devices, and those of a device library: a shared library that registers another kind of
-/// accelerator with LibTorch (PrivateUse1), named by the environment variable TRAINER_DEVICE_LIBRARY. It is opened when
-/// a recipe names a device of another kind, and exports
-///   extern "C" const char* trainer_register_devices();
-/// which registers them and returns null, or what went wrong.
-/// Throws Error (bad_recipe) for anything else; `where` names the key.
+/// Libraries that are opened when devices need them.
+struct Libraries {
+  std::filesystem::path libtorch;  ///< folder of LibTorch's libraries
+  std::filesystem::path nccl;      ///< may not be there
+};
+
+/// Devices of another kind than the host and CUDA come from a device library: TYPE.device.so in a plugin folder, which
+/// registers them with LibTorch (PrivateUse1). Ours is that of the simulated devices (sim/sim.hpp). It exports
+///   extern "C" const char* trainer_register_devices(const int64_t* memory, int count);
+/// which returns null, or what went wrong; `memory` are the bytes of each device that placement.simulated gives.
+/// Opens the library that one of the names needs, once in a process. Throws Error: bad_recipe for a kind that has none,
+/// or for two kinds; unavailable for a library that cannot be used. `where` names the key.
+void open_device_library(std::span<const std::string> names, const std::string& where,
+                         std::span<const plugin::SearchFolder> folders, std::span<const int64_t> memory = {});
+
+/// "sim:N (file)" for each kind that has a library in these folders; opens none.
+std::vector<std::string> device_kinds(std::span<const plugin::SearchFolder> folders);
+
+/// "cpu", "cuda", "cuda:1" -> devices, and those of the device library that was opened. Throws Error (bad_recipe) for
+/// anything else, (unavailable) for a device that the library does not have; `where` names the key.
 std::vector<at::Device> parse_devices(std::span<const std::string> names, const std::string& where);
 
 /// When a CUDA device is among them: opens libtorch_cuda.so from LibTorch's folder, initialises the driver (before any
 /// plugin is opened), and checks that the indices exist. Throws Error (unavailable), saying whether the CUDA part is
 /// not installed or has no usable device.
-void open_devices(std::span<const at::Device> devices, const Request& request);
+void open_devices(std::span<const at::Device> devices, const Libraries& libraries);
 
 /// What exchanges tensors on CUDA devices among processes: NCCL, from a library of ours that exists where the program
 /// was built with NCCL's headers. After open_devices. Throws Error (unavailable) when it is not there or cannot be
 /// opened.
-distributed::OpenLane open_nccl(const Request& request);
+distributed::OpenLane open_nccl(const Libraries& libraries);
 
 /// Versions of CUDA's library and driver and the names of these devices; empty when none is of CUDA. What they compute
 /// may differ with each.

@@ -1,6 +1,6 @@
-#include <recipe/default_options.hpp>
+#include <assembly/components.hpp>
 #include <assembly/lora_families.hpp>
-#include <assembly/assemble.hpp>
+#include <recipe/default_options.hpp>
 #include <trainer/sdk/error.hpp>
 #include <trainer/sdk/names.hpp>
 

@@ -1,6 +1,6 @@
+#include <assembly/planned.hpp>
 #include <plugin/guard.hpp>
 #include <recipe/options_identity.hpp>
-#include <assembly/planned.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::assembly {
@@ -47,7 +47,17 @@ std::size_t PlannedRecompute::way(const std::string& name) const {
   throw Error(ExitCode::bad_input, "the plan uses \"" + name + "\", which no plugin of this program offers now");
 }
 
+void PlannedRecompute::set(const planner::BudgetPlan& plan) {
+  for (const planner::PlannedBlock& block : plan.blocks) by_block_[block.name] = way(block.way);
+}
+
 CheckpointOptions PlannedRecompute::choose(const Site& site) {
+  if (!by_block_.empty()) {
+    const auto planned = by_block_.find(site.block->info().name);
+    if (planned == by_block_.end())
+      throw Error(ExitCode::bad_input, "the plan for memory.budget is of another model: it does not name every block");
+    return options(planned->second, site);
+  }
   const auto index = static_cast<std::size_t>(site.index);
   return options(index < ways_.size() ? ways_[index] : 0, site);
 }

@@ -2,14 +2,19 @@
 /// several that recompute.
 #pragma once
 
-#include <plugin/loader.hpp>
 #include <execution/memory_stack.hpp>
+#include <planner/budget_plan.hpp>
+#include <plugin/loader.hpp>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace trainer::assembly {
+
+/// The name of the strategy that recomputes as a plan says.
+inline constexpr auto kBudget = "memory.budget";
 
 /// A strategy made with the options of a `[[candidate]]`.
 struct CandidateStrategy {
@@ -35,8 +40,11 @@ class PlannedRecompute final : public MemoryStrategy, public execution::WholeMod
  public:
   /// Every candidate offers a recompute policy and nothing else. All blocks begin with way 0.
   explicit PlannedRecompute(std::vector<CandidateStrategy> candidates) : candidates_(std::move(candidates)) {}
-  /// One way for every block, in order of the chain.
+  /// One way for every block, in order of the chain: while a plan is searched for.
   void set(std::vector<std::size_t> ways) { ways_ = std::move(ways); }
+  /// The ways of a plan, by the names of its blocks; `choose` then throws Error (bad_input) for any other block. Throws
+  /// as `way`.
+  void set(const planner::BudgetPlan& plan);
   /// What `way` means at a site.
   CheckpointOptions options(std::size_t way, const Site& site);
   /// "none", or the candidate's label.
@@ -51,6 +59,7 @@ class PlannedRecompute final : public MemoryStrategy, public execution::WholeMod
  private:
   std::vector<CandidateStrategy> candidates_;
   std::vector<std::size_t> ways_;
+  std::map<std::string, std::size_t> by_block_;  ///< of a plan; empty without one
 };
 
 }  // namespace trainer::assembly

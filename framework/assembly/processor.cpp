@@ -1,8 +1,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <unistd.h>
-#include <kernels/cpu.hpp>
 #include <assembly/processor.hpp>
+#include <kernels/cpu.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #include <ATen/TensorOperators.h>
+#include <assembly/random_source.hpp>
 #include <base/hash.hpp>
 #include <execution/keyed_random.hpp>
-#include <assembly/random_source.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cmath>

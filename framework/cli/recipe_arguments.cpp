@@ -4,6 +4,7 @@
 #include <cli/commands.hpp>
 #include <cli/engine_loader.hpp>
 #include <distributed/environment.hpp>
+#include <recipe/resolved.hpp>
 #include <recipe/write.hpp>
 
 namespace trainer::cli {
@@ -43,6 +44,20 @@ bool has_others(const std::string& command) {
   return (command == "run" || command == "cache") && !distributed::find_place().alone();
 }
 
+nlohmann::json to_json(const Error& error) {
+  return {{"code", static_cast<int>(error.exit_code())}, {"message", printable_lines(error.what())}};
+}
+
+/// What keeps a run from starting though the recipe can be understood: files that are missing.
+void note_problem(const std::string& file, const std::vector<std::string>& overrides,
+                  const std::vector<recipe::ComponentSchema>& components, nlohmann::json& request) {
+  try {
+    recipe::load(file, overrides, components);
+  } catch (const Error& error) {
+    request["problem"] = to_json(error);
+  }
+}
+
 }  // namespace
 
 int run_with_recipe(const std::string& command, const RecipeArguments& arguments, nlohmann::json request,
@@ -61,13 +76,13 @@ int run_with_recipe(const std::string& command, const RecipeArguments& arguments
   try {
     const recipe::Recipe recipe = recipe::load(arguments.file, overrides, plugin::schemas(found), options);
     request["timeout"] = recipe.distributed.timeout;
+    request["recipe"] = recipe::to_json(recipe::resolved(recipe));
+    if (command == "check") note_problem(arguments.file, overrides, plugin::schemas(found), request);
   } catch (const Error& error) {
     if (!has_others(command)) throw;
     log(LogLevel::error, error.what());  // at once: the others may be slow to come
-    request["failure"] = {{"code", static_cast<int>(error.exit_code())}, {"message", printable_lines(error.what())}};
+    request["failure"] = to_json(error);
   }
-  request["recipe"] = arguments.file;
-  request["set"] = overrides;
   request["json"] = common.json;
   request["quiet"] = common.quiet;
   return call_engine(command, std::move(request), layout, common.libtorch);

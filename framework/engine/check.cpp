@@ -1,6 +1,7 @@
 /// @file `trainer check RECIPE`: everything that can be known before a run, as one list of findings.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
+#include <assembly/assemble.hpp>
 #include <base/entries.hpp>
 #include <base/files.hpp>
 #include <base/log.hpp>
@@ -12,19 +13,18 @@
 #include <checkpoint/run_lock.hpp>
 #include <data/holdout.hpp>
 #include <distributed/environment.hpp>
-#include <metrics/meter.hpp>
-#include <nlohmann/json.hpp>
-#include <recipe/locate.hpp>
-#include <planning/disk_need.hpp>
+#include <engine/commands.hpp>
 #include <identity/identities.hpp>
 #include <identity/same_run.hpp>
-#include <assembly/assemble.hpp>
-#include <preparation/cache_phase.hpp>
-#include <engine/commands.hpp>
-#include <planning/placement_report.hpp>
+#include <metrics/meter.hpp>
+#include <nlohmann/json.hpp>
 #include <planning/device_budgets.hpp>
+#include <planning/disk_need.hpp>
+#include <planning/placement_report.hpp>
 #include <planning/plan.hpp>
 #include <planning/recipe_budget.hpp>
+#include <preparation/cache_phase.hpp>
+#include <recipe/locate.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -48,7 +48,7 @@ std::string indented(const std::string& text) {
 class Findings {
  public:
   /// Borrowed: says where the keys of messages stand.
-  explicit Findings(const assembly::Request& request) : request_(request) {}
+  explicit Findings(const recipe::Positions& positions) : positions_(positions) {}
   /// Runs one part of the check; what it throws becomes a finding (false), and the next part runs all the same.
   bool part(const std::string& name, const std::function<std::string()>& check) {
     try {
@@ -93,9 +93,7 @@ class Findings {
  private:
   /// A mistake of the recipe with its place.
   std::string placed(const Error& error) const {
-    return error.exit_code() == ExitCode::bad_recipe
-               ? recipe::with_position(error.what(), request_.recipe, request_.overrides)
-               : error.what();
+    return error.exit_code() == ExitCode::bad_recipe ? recipe::with_position(error.what(), positions_) : error.what();
   }
   void add_error(const std::string& name, const std::string& text, ExitCode code) {
     if (errors_.empty()) exit_code_ = code;
@@ -106,52 +104,55 @@ class Findings {
       }
     errors_.emplace_back(name, text);
   }
-  const assembly::Request& request_;
+  const recipe::Positions& positions_;
   std::vector<std::pair<std::string, std::string>> facts_, errors_;
   ExitCode exit_code_ = ExitCode::done;
   bool missing_told_ = false;
 };
 
-/// The recipe's world, though files or devices are missing: that is a finding, and everything else is looked at,
-/// without devices on shapes alone, as `plan` does. Throws Error when the recipe cannot be understood: there is nothing
-/// else.
-std::unique_ptr<assembly::Assembly> assemble(const assembly::Request& request, const distributed::Place& place, Findings& findings) {
-  std::vector<Error> problems;
-  for (const assembly::Assembly::Use use : {assembly::Assembly::Use::run, assembly::Assembly::Use::prove, assembly::Assembly::Use::plan}) try {
-      auto assembly = std::make_unique<assembly::Assembly>(request, use, place);
-      for (const Error& problem : problems)
-        findings.add(problem.exit_code() == ExitCode::unavailable ? "devices" : "recipe", problem);
-      return assembly;
-    } catch (const Error& error) {
-      if (problems.empty() || std::string(problems.back().what()) != error.what()) problems.push_back(error);
-    }
-  throw problems.front();
+/// The recipe's parts, though files or devices are missing: that is a finding, and everything else is looked at,
+/// without devices on shapes alone, as `plan` does. Throws Error when not even that can be made.
+std::unique_ptr<assembly::Assembly> assemble(const CheckRequest& request, recipe::Recipe recipe,
+                                             plugin::Loader& plugins, const distributed::Place& place,
+                                             Findings& findings) {
+  if (request.problem) findings.add("recipe", *request.problem);
+  try {
+    return std::make_unique<assembly::Assembly>(recipe, plugins, request.libraries, place);
+  } catch (const Error& error) {
+    auto on_shapes = std::make_unique<assembly::Assembly>(std::move(recipe), plugins, place.size);
+    findings.add(error.exit_code() == ExitCode::unavailable ? "devices" : "recipe", error);
+    return on_shapes;
+  }
+}
+
+/// Where devices cannot be opened, encoders are looked at on shapes alone.
+assembly::Weights weights_for(const assembly::Devices& devices) {
+  return devices.are_open() ? assembly::Weights::file : assembly::Weights::shapes;
 }
 
 /// With --resume-with checkpoint the recipe that a run would go on with. What stands in the way is a finding of the
 /// parts.
-assembly::Request as_resumed(const assembly::Request& asked, const distributed::Place& place) {
-  if (asked.resume_with != "checkpoint") return asked;
+recipe::Recipe as_resumed(const CheckRequest& request, const plugin::Loader& plugins) {
+  recipe::Recipe written = recipe_of(request, plugins);
+  if (request.resume_with != "checkpoint") return written;
   try {
-    Findings ignored(asked);
-    const std::unique_ptr<assembly::Assembly> written = assemble(asked, place, ignored);
-    const auto overrides = identity::overrides_to_checkpoint(written->recipe(), written->loader().found());
-    if (overrides.empty()) return asked;
-    assembly::Request changed = asked;
-    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
+    const auto overrides = identity::overrides_to_checkpoint(written, plugins.found());
+    if (overrides.empty()) return written;
+    recipe::Recipe changed = recipe::changed(written, overrides, plugin::schemas(plugins.found()));
     log_warning(identity::gone_on_as_checkpoint(overrides));
     return changed;
   } catch (const Error&) {
-    return asked;
+    return written;
   }
 }
 
-std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const assembly::Request& request, data::Dataset& dataset) {
+std::string check_data(const recipe::Recipe& recipe, int64_t multiple, const CheckRequest& request,
+                       data::Dataset& dataset) {
   if (!recipe.pictures()) {
     dataset = data::scan_texts(recipe.data);
     return std::to_string(dataset.samples.size()) + " texts";
   }
-  metrics::Console console(preparation::console_options(request));
+  metrics::Console console(preparation::console_options(request.quiet));
   data::ScanOptions options;
   options.multiple = multiple;
   options.verify_pixels = true;  // a run finds what is broken inside only when it encodes
@@ -181,9 +182,12 @@ void check_inputs(const Model& model, const Objective& objective) {
 }
 
 std::string check_model(assembly::Assembly& assembly) {
-  const assembly::LoadedModel loaded = assembly.load_model(assembly::ModelUse::inspect);
-  check_inputs(*loaded.model, *assembly.objective());
-  std::string text = loaded.model->describe() + "; " + planning::report_placement(loaded.placement, loaded.parts).text();
+  const auto placement = assembly.components.placement();
+  const assembly::LoadedModel loaded =
+      assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none, placement.get()});
+  check_inputs(*loaded.model, *assembly.components.objective());
+  std::string text =
+      loaded.model->describe() + "; " + planning::report_placement(loaded.placement, loaded.parts).text();
   if (!loaded.adapter) return text + "; all parameters are trained";
   return text + "; " + loaded.adapter->describe() + " on " + std::to_string(loaded.adapted.size()) + " of " +
          std::to_string(loaded.inventory.linears.size()) + " linear layers";
@@ -192,10 +196,10 @@ std::string check_model(assembly::Assembly& assembly) {
 /// How every type of block is run, or the plan for memory.budget.
 std::string check_memory(assembly::Assembly& assembly, const std::optional<planning::BatchShape>& batch) {
   if (!batch) return "known when the captions are encoded";
-  if (assembly.recipe().memory.budget > 0) return planner::describe(planning::plan_budget(assembly, *batch));
+  if (assembly.recipe.memory.budget > 0) return planner::describe(planning::plan_budget(assembly, *batch));
   try {
-    return "a micro-batch of " + std::to_string(batch->samples) + ":\n" + planner::table(planning::strategy_rows(assembly, *batch)) +
-           assembly.memory_stack().idle();
+    return "a micro-batch of " + std::to_string(batch->samples) + ":\n" +
+           planner::table(planning::strategy_rows(assembly, *batch)) + assembly.strategies.stack().idle();
   } catch (const Error& error) {
     // It trains all the same; what cannot be run on shapes alone can neither be planned nor told before.
     if (error.code() != "NO_SHAPE_KERNEL") throw;
@@ -223,10 +227,10 @@ std::optional<int64_t> free_on(at::Device device) {
 }
 
 /// What `plan` foretells, against what the machine and its devices have left now.
-std::string check_free_memory(const assembly::Request& request, const distributed::Place& place, assembly::Assembly& assembly) {
-  const recipe::Recipe& recipe = assembly.recipe();
+std::string check_free_memory(const distributed::Place& place, assembly::Assembly& assembly) {
+  const recipe::Recipe& recipe = assembly.recipe;
   if (recipe.memory.budget > 0 && !planning::limits_devices(recipe.placement)) return "memory.budget is kept to";
-  const planning::Replan replan = planning::replan_of(request, place.size);
+  const planning::Replan replan = planning::replan_of(recipe, assembly.components.plugins(), place.size);
   std::optional<planning::Plan> plan;
   try {
     plan = replan({});
@@ -236,8 +240,8 @@ std::string check_free_memory(const assembly::Request& request, const distribute
   planning::require_device_budgets(recipe.placement, *plan, replan);
   if (recipe.memory.budget > 0) return "memory.budget and placement.budgets are kept to";
   std::string text;
-  for (std::size_t i = 0; i < assembly.devices().size() && i < plan->memories.size(); ++i) {
-    const at::Device device = assembly.devices()[i];  // of this rank; the plan is rank 0's
+  for (std::size_t i = 0; i < assembly.devices.training().size() && i < plan->memories.size(); ++i) {
+    const at::Device device = assembly.devices.training()[i];  // of this rank; the plan is rank 0's
     const std::optional<int64_t> free = free_on(device);
     if (!free) continue;
     int64_t most = 0;
@@ -277,15 +281,16 @@ std::string check_sample(const recipe::Recipe& recipe, int64_t factor) {
 }
 
 /// What a run would do with the folder that is there, and the checkpoint that it would go on from.
-std::string check_run_folder(assembly::Assembly& assembly, const assembly::Request& request, std::optional<checkpoint::Choice>& newest) {
-  const recipe::Recipe& recipe = assembly.recipe();
+std::string check_run_folder(assembly::Assembly& assembly, const CheckRequest& request,
+                             std::optional<checkpoint::Choice>& newest) {
+  const recipe::Recipe& recipe = assembly.recipe;
   const std::filesystem::path folder = recipe.run.output;
   planning::require_writable(folder, "run.output");
   if (const auto holder = checkpoint::RunLock::holder(folder))
     throw Error(ExitCode::locked, folder.string() + ": another run is writing here (" + *holder + ")", "RUN_LOCKED");
   if (const std::optional<checkpoint::Before> before = checkpoint::recipe_before(folder, recipe.checkpoint.fallback))
-    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly.loader().found()), recipe, folder, before->what,
-                        request.resume_with);
+    identity::require_same_recipe(identity::parse_recipe(before->recipe, assembly.components.plugins().found()), recipe,
+                                  folder, before->what, request.resume_with);
   const std::vector<int64_t> steps = checkpoint::steps_anywhere(folder, recipe.checkpoint.fallback);
   checkpoint::require_committed(folder, steps);
   std::vector<std::string> notes;
@@ -304,38 +309,44 @@ std::string check_run_folder(assembly::Assembly& assembly, const assembly::Reque
 }
 
 /// That what is trained on is what the checkpoint was trained on.
-std::string check_content(assembly::Assembly& assembly, const assembly::Request& request, const data::Dataset& dataset,
+std::string check_content(assembly::Assembly& assembly, const CheckRequest& request, const data::Dataset& dataset,
                           const checkpoint::Choice& newest) {
-  std::map<std::string, std::string> now = preparation::identities_of_data(assembly, dataset);
-  now.merge(identity::identities_of_weights(assembly.recipe(), *assembly.load_model(assembly::ModelUse::outline).source));
-  if (assembly.recipe().memory.budget == 0) now["formats"] = assembly.memory_stack().format_name();
-  const bool same = identity::require_same_content(
-      {{}, newest.manifest, newest.folder}, now, assembly.recipe(), request.resume_with,
-      [&](const std::string& key, const std::string& value) { return preparation::as_first_recorded(assembly, key, value); });
+  std::map<std::string, std::string> now = identity::identities_of_data(assembly.encoders, dataset);
+  now.merge(identity::identities_of_weights(
+      assembly.recipe, *assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none}).source));
+  if (assembly.recipe.memory.budget == 0) now["formats"] = assembly.strategies.stack().format_identity();
+  const bool same =
+      identity::require_same_content({{}, newest.manifest, newest.folder}, now, assembly.recipe, request.resume_with,
+                                     [&](const std::string& key, const std::string& value) {
+                                       return identity::as_first_recorded(assembly.encoders, key, value);
+                                     });
   return std::string("data, weights and encoders are ") + (same ? "" : "not ") + "those of " + newest.folder.string();
 }
 
 }  // namespace
 
-int command_check(const assembly::Request& asked) {
+int command_check(const CheckRequest& request) {
   const distributed::Place place = distributed::find_place();
-  const assembly::Request request = as_resumed(asked, place);
-  Findings findings(request);
-  const std::unique_ptr<assembly::Assembly> made = assemble(request, place, findings);
+  plugin::Loader plugins(request.plugins);
+  Findings findings(request.recipe.positions);
+  const std::unique_ptr<assembly::Assembly> made =
+      assemble(request, as_resumed(request, plugins), plugins, place, findings);
   assembly::Assembly& assembly = *made;
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   int64_t factor = 16;
   const bool model = findings.part("model", [&] { return check_model(assembly); });
   data::Dataset dataset;
   if (recipe.pictures())
     findings.part("autoencoder", [&] {
-      const auto autoencoder = assembly.autoencoder();
+      const auto autoencoder = assembly.encoders.autoencoder(weights_for(assembly.devices));
       factor = autoencoder->spatial_factor();
       return autoencoder->describe();
     });
-  findings.part("text encoder", [&] { return assembly.text_encoder()->describe(); });
+  findings.part("text encoder",
+                [&] { return assembly.encoders.text_encoder(weights_for(assembly.devices))->describe(); });
   findings.part("data", [&] { return check_data(recipe, factor, request, dataset); });
-  if (const std::string warning = preparation::empty_captions_warning(recipe, dataset); !warning.empty()) log_warning(warning);
+  if (const std::string warning = preparation::empty_captions_warning(recipe, dataset); !warning.empty())
+    log_warning(warning);
   std::optional<planning::BatchShape> shape;
   if (recipe.validates() && !dataset.samples.empty())
     findings.part("validation", [&] { return check_validation(recipe, dataset); });
@@ -343,14 +354,16 @@ int command_check(const assembly::Request& asked) {
     shape = planning::foretold_shape(assembly, planning::largest_of(recipe, factor), factor);
     return check_memory(assembly, shape);
   });
-  if (model && planned) findings.part("free memory", [&] { return check_free_memory(request, place, assembly); });
+  if (model && planned) findings.part("free memory", [&] { return check_free_memory(place, assembly); });
   if (!recipe.sample.prompts.empty()) findings.part("sample", [&] { return check_sample(recipe, factor); });
   std::optional<checkpoint::Choice> newest;
   findings.part("run folder", [&] { return check_run_folder(assembly, request, newest); });
   if (newest && model && !dataset.samples.empty())
     findings.part("checkpoint", [&] { return check_content(assembly, request, dataset, *newest); });
   findings.part("disk", [&] {
-    return planning::check_room(recipe, model ? planning::disk_need(assembly, preparation::uncached(assembly, dataset), shape) : planning::DiskNeed());
+    return planning::check_room(
+        recipe,
+        model ? planning::disk_need(assembly, preparation::uncached(assembly, dataset), shape) : planning::DiskNeed());
   });
   return findings.print(request.json);
 }

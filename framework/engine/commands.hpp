@@ -1,20 +1,22 @@
-/// @file The engine's commands, one source each (command_*.cpp). All throw Error; none returns on failure.
+/// @file The engine's commands, one source each. All throw Error; none returns on failure.
 #pragma once
 
-#include <assembly/request.hpp>
+#include <engine/requests.hpp>
 
 namespace trainer::engine {
 
-int command_run(const assembly::Request& request);
-int command_check(const assembly::Request& request);
-int command_prove(const assembly::Request& request);
-int command_explain(const assembly::Request& request);
-int command_cache(const assembly::Request& request);
-int command_sample(const assembly::Request& request);
-int command_export(const assembly::Request& request);
-int command_inspect(const assembly::Request& request);
-int command_plugins_check(const assembly::Request& request);
-int command_doctor(const assembly::Request& request);
-int command_plan(const assembly::Request& request);
+using host::recipe_of;
+
+int command_run(const RunRequest& request);
+int command_check(const CheckRequest& request);
+int command_prove(const ProveRequest& request);
+int command_explain(const ExplainRequest& request);
+int command_cache(const RankedRequest& request);
+int command_sample(const SampleRequest& request);
+int command_export(const ExportRequest& request);
+int command_inspect(const InspectRequest& request);
+int command_plugins_check(const PluginsCheckRequest& request);
+int command_doctor(const Request& request);
+int command_plan(const PlanRequest& request);
 
 }  // namespace trainer::engine

@@ -2,11 +2,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
-#include <base/printable.hpp>
-#include <nlohmann/json.hpp>
 #include <assembly/device.hpp>
 #include <assembly/processor.hpp>
+#include <base/printable.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdio>
@@ -31,11 +31,11 @@ std::vector<std::string> mapped_libraries() {
 }
 
 /// What recipes can name in placement.devices here; what stands in CUDA's way goes on one line.
-std::vector<std::string> devices(const assembly::Request& request) {
+std::vector<std::string> devices(const Request& request) {
   std::vector<std::string> found{"cpu (" + std::to_string(at::get_num_threads()) + " threads)"};
   try {
     const at::Device first(at::kCUDA, 0);
-    assembly::open_devices(std::span(&first, 1), request);
+    assembly::open_devices(std::span(&first, 1), request.libraries);
     for (int64_t i = 0; i < at::detail::getCUDAHooks().deviceCount(); ++i) {
       const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(i));
       found.push_back(device.str() + " (" + assembly::cuda_versions(std::span(&device, 1)) + ")");
@@ -46,6 +46,7 @@ std::vector<std::string> devices(const assembly::Request& request) {
       text.replace(at, text.find_first_not_of(" \n", at) - at, "; ");
     found.push_back("no cuda: " + text);
   }
+  for (const std::string& kind : assembly::device_kinds(request.plugins)) found.push_back(kind);
   return found;
 }
 
@@ -60,7 +61,8 @@ std::string instructions_of(const assembly::Processor& processor) {
 
 nlohmann::ordered_json to_json(const std::vector<assembly::Level>& levels) {
   auto list = nlohmann::ordered_json::array();
-  for (const assembly::Level& level : levels) list.push_back({{"of", level.of}, {"used", level.used}, {"best", level.best}});
+  for (const assembly::Level& level : levels)
+    list.push_back({{"of", level.of}, {"used", level.used}, {"best", level.best}});
   return list;
 }
 
@@ -74,11 +76,11 @@ std::string in_words(const nlohmann::ordered_json& value) {
 
 }  // namespace
 
-int command_doctor(const assembly::Request& request) {
+int command_doctor(const Request& request) {
   const char* spin = std::getenv("GOMP_SPINCOUNT");
   const assembly::Processor processor = assembly::this_processor();
   const std::vector<assembly::Level> used = assembly::levels(processor);
-  nlohmann::ordered_json facts{{"libtorch", request.libtorch.string()},
+  nlohmann::ordered_json facts{{"libtorch", request.libraries.libtorch.string()},
                                {"torch", TORCH_VERSION},
                                {"processor", processor.name},
                                {"instructions", instructions_of(processor)},

@@ -1,9 +1,9 @@
 /// @file `trainer export FILE --format NAME`: an adapter file in the form that another program reads.
+#include <assembly/lora_families.hpp>
 #include <base/files.hpp>
 #include <base/printable.hpp>
-#include <nlohmann/json.hpp>
-#include <assembly/lora_families.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdio>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path output_of(const assembly::Request& request, const fs::path& source) {
+fs::path output_of(const ExportRequest& request, const fs::path& source) {
   if (!request.output.empty()) return request.output;
   return source.parent_path() / (source.stem().string() + "-" + request.format + ".safetensors");
 }
@@ -26,7 +26,7 @@ AdapterFile portable(AdapterFile adapter, const weights::TensorFile& file) {
 
 }  // namespace
 
-int command_export(const assembly::Request& request) {
+int command_export(const ExportRequest& request) {
   const fs::path source = request.file;
   const weights::TensorFile file(source, {weights::Profile::compat, weights::ReadMode::copy});
   plugin::Loader loader(request.plugins);

@@ -4,10 +4,10 @@
 #include <checkpoint/committed.hpp>
 #include <checkpoint/recovery.hpp>
 #include <checkpoint/store.hpp>
+#include <engine/commands.hpp>
+#include <engine/inspect.hpp>
 #include <nlohmann/json.hpp>
 #include <plugin/loader.hpp>
-#include <engine/inspect.hpp>
-#include <engine/commands.hpp>
 #include <weights/convert.hpp>
 #include <weights/model_files.hpp>
 
@@ -185,7 +185,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text.empty() ? "scalar" : text;
 }
 
-int command_inspect(const assembly::Request& request) {
+int command_inspect(const InspectRequest& request) {
   fs::path path = request.file;
   if (path.filename() == checkpoint::kManifestName && fs::exists(path)) path = fs::absolute(path).parent_path();
   const bool folder = fs::is_directory(path);  // throws for what cannot be looked at, before a name is put behind it

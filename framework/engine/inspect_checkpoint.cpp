@@ -1,9 +1,9 @@
 // What a checkpoint is: its tensors, and what the recipe that it stores says of them.
-#include <checkpoint/store.hpp>
-#include <engine/inspect.hpp>
 #include <assembly/lora_families.hpp>
-#include <identity/same_run.hpp>
+#include <checkpoint/store.hpp>
 #include <checkpoint/train_state.hpp>
+#include <engine/inspect.hpp>
+#include <identity/same_run.hpp>
 #include <trainer/sdk/error.hpp>
 #include <weights/convert.hpp>
 

@@ -1,8 +1,8 @@
 // What a model or an encoder is: the plugins are asked, on headers and shapes alone.
+#include <assembly/model_builder.hpp>
+#include <engine/inspect.hpp>
 #include <planner/shape_source.hpp>
 #include <recipe/default_options.hpp>
-#include <engine/inspect.hpp>
-#include <assembly/model_builder.hpp>
 
 namespace trainer::engine {
 namespace {

@@ -1,5 +1,5 @@
-#include <engine/inspect.hpp>
 #include <assembly/lora_families.hpp>
+#include <engine/inspect.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>

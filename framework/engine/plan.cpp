@@ -1,8 +1,8 @@
 /// @file `trainer plan RECIPE`: what a run will need, before it runs.
 #include <base/printable.hpp>
 #include <base/units.hpp>
-#include <nlohmann/json.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
 #include <planning/device_budgets.hpp>
 #include <planning/plan.hpp>
 #include <planning/recipe_budget.hpp>
@@ -231,7 +231,7 @@ void print_text(const planning::Plan& plan) {
 }
 
 /// FLOPs a second of the devices from --tflops.
-std::vector<double> speeds_of(const assembly::Request& request, std::size_t devices) {
+std::vector<double> speeds_of(const PlanRequest& request, std::size_t devices) {
   std::vector<double> speeds = request.tflops;
   if (speeds.size() > 1 && speeds.size() != devices)
     throw Error(ExitCode::usage, "--tflops: " + std::to_string(speeds.size()) + " numbers for " +
@@ -245,19 +245,20 @@ std::vector<double> speeds_of(const assembly::Request& request, std::size_t devi
 
 }  // namespace
 
-int command_plan(const assembly::Request& request) {
-  distributed::Place place;  // of the first: all have equal shares
-  place.size = request.ranks;
-  assembly::Assembly assembly(request, assembly::Assembly::Use::plan, place);
+int command_plan(const PlanRequest& request) {
+  plugin::Loader plugins(request.plugins);
+  assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.ranks);
   if (const auto chosen = planning::choose_strategies(assembly); chosen && !request.json)
     std::printf("%s\n", planner::describe(*chosen).c_str());
-  const planning::Plan plan = planning::make_plan(assembly, speeds_of(request, assembly.devices().size()), request.ranks);
+  const planning::Plan plan =
+      planning::make_plan(assembly, speeds_of(request, assembly.devices.training().size()), request.ranks);
   if (request.json)
     print_json(plan);
   else
     print_text(plan);
   std::fflush(stdout);  // what does not fit is seen in the table
-  planning::require_device_budgets(assembly.recipe().placement, plan, planning::replan_of(request, request.ranks));
+  planning::require_device_budgets(assembly.recipe.placement, plan,
+                                   planning::replan_of(assembly.recipe, plugins, request.ranks));
   return static_cast<int>(ExitCode::done);
 }
 

@@ -1,12 +1,12 @@
 /// @file `trainer plugins check FILE`: loads one plugin as a run would, runs its cells of the equivalence matrix, and
 /// notes in the user's folder what passed.
+#include <assembly/device.hpp>
 #include <base/log.hpp>
 #include <base/printable.hpp>
+#include <engine/commands.hpp>
+#include <identity/attestation.hpp>
 #include <nlohmann/json.hpp>
 #include <plugin/loader.hpp>
-#include <identity/attestation.hpp>
-#include <assembly/device.hpp>
-#include <engine/commands.hpp>
 #include <prove/conformance_model.hpp>
 #include <prove/plugin_cells.hpp>
 
@@ -20,7 +20,7 @@ using prove::PluginCells;
 using prove::Row;
 
 /// The manifest's own folder first: a plugin of the same name elsewhere is another one.
-plugin::Loader loader_for(const plugin::Manifest& manifest, const assembly::Request& request) {
+plugin::Loader loader_for(const plugin::Manifest& manifest, const PluginsCheckRequest& request) {
   std::vector<plugin::SearchFolder> folders = request.plugins;
   const auto home = manifest.file.parent_path();
   const bool known =
@@ -32,16 +32,16 @@ plugin::Loader loader_for(const plugin::Manifest& manifest, const assembly::Requ
 }
 
 std::size_t count(const prove::PluginCells& cells, prove::Row::Verdict verdict) {
-  return static_cast<std::size_t>(
-      std::count_if(cells.rows.begin(), cells.rows.end(), [&](const prove::Row& row) { return row.verdict == verdict; }));
+  return static_cast<std::size_t>(std::count_if(cells.rows.begin(), cells.rows.end(),
+                                                [&](const prove::Row& row) { return row.verdict == verdict; }));
 }
 
 std::string summary(const prove::PluginCells& cells) {
-  return std::to_string(cells.rows.size()) + " cells: " + std::to_string(count(cells, prove::Row::equal)) + " bit-equal, " +
-         std::to_string(count(cells, prove::Row::refused)) + " refused by declaration, " +
+  return std::to_string(cells.rows.size()) + " cells: " + std::to_string(count(cells, prove::Row::equal)) +
+         " bit-equal, " + std::to_string(count(cells, prove::Row::refused)) + " refused by declaration, " +
          std::to_string(count(cells, prove::Row::idle)) + " with nothing to do, " +
-         std::to_string(count(cells, prove::Row::differs)) + " differ, " + std::to_string(count(cells, prove::Row::failed)) +
-         " failed";
+         std::to_string(count(cells, prove::Row::differs)) + " differ, " +
+         std::to_string(count(cells, prove::Row::failed)) + " failed";
 }
 
 /// The note in the user's folder follows the verdict; a plugin of the program itself needs none.
@@ -73,8 +73,8 @@ nlohmann::ordered_json to_json(const prove::Row& row) {
   return json;
 }
 
-void print_json(const plugin::Manifest& manifest, const std::vector<std::string>& offered, const prove::PluginCells& cells,
-                const std::string& attestation) {
+void print_json(const plugin::Manifest& manifest, const std::vector<std::string>& offered,
+                const prove::PluginCells& cells, const std::string& attestation) {
   nlohmann::ordered_json json{{"name", manifest.schema.name},
                               {"kind", manifest.schema.kind},
                               {"version", manifest.version},
@@ -105,8 +105,8 @@ void print_reasons(const prove::PluginCells& cells) {
   for (const auto& [reason, count] : reasons) std::printf("  %d %s\n", count, reason.c_str());
 }
 
-void print_table(const plugin::Manifest& manifest, const std::vector<std::string>& offered, const prove::PluginCells& cells,
-                 const std::string& attestation, bool all) {
+void print_table(const plugin::Manifest& manifest, const std::vector<std::string>& offered,
+                 const prove::PluginCells& cells, const std::string& attestation, bool all) {
   const std::string name = manifest.schema.kind + " \"" + manifest.schema.name + "\"";
   std::printf("%s %s: loads, fingerprint matches, offers:\n", manifest.schema.name.c_str(), manifest.version.c_str());
   for (const std::string& one : offered) std::printf("  %s\n", one.c_str());
@@ -128,15 +128,16 @@ void print_table(const plugin::Manifest& manifest, const std::vector<std::string
 
 }  // namespace
 
-int command_plugins_check(const assembly::Request& request) {
+int command_plugins_check(const PluginsCheckRequest& request) {
   plugin::Manifest manifest = plugin::read_manifest(request.file);
   plugin::Loader loader = loader_for(manifest, request);
   for (const plugin::Manifest& found : loader.found().manifests)
     if (found.file == manifest.file) manifest = found;  // knows whether it came with the program
   std::vector<at::Device> devices{at::kCPU};
   if (!request.devices.empty()) {
+    assembly::open_device_library(request.devices, "--device", request.plugins);
     devices = assembly::parse_devices(request.devices, "--device");
-    assembly::open_devices(devices, request);
+    assembly::open_devices(devices, request.libraries);
   }
   const std::vector<std::string> offered = loader.load(manifest);
   const prove::PluginCells cells = prove::check_plugin(loader, manifest, request.model, devices);

@@ -11,25 +11,25 @@
 
 namespace trainer::engine {
 
-int command_run(const assembly::Request& request) {
+int command_run(const RunRequest& request) {
   const host::Member member(request);
   distributed::Group ranks = member.join();
   bool done = false;
-  ranks.together([&] { done = host::run_recipe(member, ranks); });
+  ranks.together([&] { done = host::run_recipe(request, member, ranks); });
   return static_cast<int>(done ? ExitCode::done : ExitCode::preempted);
 }
 
-int command_cache(const assembly::Request& asked) {
-  const host::Member member(asked);
-  const assembly::Request& request = member.request;
+int command_cache(const RankedRequest& request) {
+  const host::Member member(request);
   distributed::Group ranks = member.join();
-  metrics::Console console(preparation::console_options(request));
+  metrics::Console console(preparation::console_options(member.quiet));
   checkpoint::catch_stop_signals();
   preparation::Prepared prepared;
   std::string folder;
   ranks.together([&] {
-    assembly::Assembly assembly(request, assembly::Assembly::Use::run, member.place);
-    folder = assembly.recipe().cache.folder;
+    plugin::Loader plugins(request.plugins);
+    assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries, member.place);
+    folder = assembly.recipe.cache.folder;
     preparation::agree(assembly, ranks);
     prepared = preparation::prepare(assembly, console, ranks);
   });

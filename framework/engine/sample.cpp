@@ -1,11 +1,11 @@
 /// @file `trainer sample RECIPE`: pictures of the recipe's model, with or without a LoRA.
+#include <assembly/lora_families.hpp>
 #include <base/files.hpp>
 #include <base/printable.hpp>
-#include <nlohmann/json.hpp>
-#include <run/export.hpp>
-#include <assembly/lora_families.hpp>
-#include <preparation/cache_phase.hpp>
 #include <engine/commands.hpp>
+#include <nlohmann/json.hpp>
+#include <preparation/cache_phase.hpp>
+#include <run/export.hpp>
 #include <sampling/samples.hpp>
 
 #include <cstdio>
@@ -23,36 +23,39 @@ std::string free_name() {
 
 /// An adapter of any kind whose layers are the model's.
 adapter::ReadAdapter read_fitting(assembly::Assembly& assembly, const std::string& path) {
-  const assembly::LoadedModel outline = assembly.load_model(assembly::ModelUse::outline);
+  const assembly::LoadedModel outline = assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none});
   const weights::TensorFile file(path, {weights::Profile::compat, weights::ReadMode::copy});
-  adapter::ReadAdapter read = assembly::read_known(assembly.loader().found(), file, outline.lora_family);
+  adapter::ReadAdapter read = assembly::read_known(assembly.components.plugins().found(), file, outline.lora_family);
   adapter::check_layers(path, read, outline.inventory.linears);
   return read;
 }
 
 }  // namespace
 
-int command_sample(const assembly::Request& request) {
+int command_sample(const SampleRequest& request) {
   if (!request.output.empty()) require_replaceable(request.output);  // before the hours of drawing
-  assembly::Assembly assembly(request);
-  metrics::Console console(preparation::console_options(request));
-  if (!assembly.recipe().pictures())
-    throw Error(ExitCode::bad_recipe, "the objective \"" + assembly.recipe().objective.kind +
+  plugin::Loader plugins(request.plugins);
+  assembly::Assembly assembly(recipe_of(request, plugins), plugins, request.libraries);
+  metrics::Console console(preparation::console_options(request.quiet));
+  if (!assembly.recipe.pictures())
+    throw Error(ExitCode::bad_recipe, "the objective \"" + assembly.recipe.objective.kind +
                                           "\" trains on texts alone: there is nothing to draw");
-  const std::vector<std::string>& prompts =
-      request.prompts.empty() ? assembly.recipe().sample.prompts : request.prompts;
+  const std::vector<std::string>& prompts = request.prompts.empty() ? assembly.recipe.sample.prompts : request.prompts;
   if (prompts.empty())
     throw Error(ExitCode::usage, "nothing to draw: give --prompt TEXT, or sample.prompts in the recipe");
   std::optional<adapter::ReadAdapter> read;  // before captions are encoded: a fault of the file is reported at once
   if (!request.lora.empty()) read = read_fitting(assembly, request.lora);
   const sampling::SamplePlan plan = preparation::prepare_samples(assembly, prompts, console);
-  assembly::LoadedModel loaded = assembly.load_model(assembly::ModelUse::sample);
-  const std::unique_ptr<Adapter> adapter = read ? assembly::adapter_for(assembly.loader(), *read) : nullptr;
-  if (adapter) run::apply_adapter(loaded, *adapter, *read, assembly::dtype_of(assembly.recipe().model.dtype));
-  const sampling::Pictures pictures = sampling::draw(loaded, plan, [&] { return assembly.autoencoder(); },
-                                 {[&](int64_t done, int64_t total) { console.phase(done, total, "samples"); }, {}});
+  const auto placement = assembly.components.placement();
+  assembly::LoadedModel loaded =
+      assembly.models.load(assembly.strategies.stack(), {.placement = placement.get(), .trained = false});
+  const std::unique_ptr<Adapter> adapter = read ? assembly::adapter_for(plugins, *read) : nullptr;
+  if (adapter) run::apply_adapter(loaded, *adapter, *read, assembly::dtype_of(assembly.recipe.model.dtype));
+  const sampling::Pictures pictures =
+      sampling::draw(loaded, plan, [&] { return assembly.encoders.autoencoder(); },
+                     {[&](int64_t done, int64_t total) { console.phase(done, total, "samples"); }, {}});
   const auto file = sampling::write_grid(request.output.empty() ? free_name() : request.output, plan,
-                               {{request.lora.empty() ? "model" : "LoRA", pictures}});
+                                         {{request.lora.empty() ? "model" : "LoRA", pictures}});
   if (request.json)
     std::printf("%s\n", printable_json(nlohmann::ordered_json{{"samples", file.string()}}).c_str());
   else

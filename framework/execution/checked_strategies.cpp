@@ -1,9 +1,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <base/hash.hpp>
-#include <planner/uncounted_copy.hpp>
 #include <execution/checked_strategies.hpp>
 #include <execution/keyed_random.hpp>
+#include <planner/uncounted_copy.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <cstdio>
@@ -31,13 +31,13 @@ std::string hash_of(const FrozenWeight& weight) {
 std::shared_ptr<void> CheckedStore::put(const at::Tensor& tensor, const Site& site) {
   auto held = std::make_shared<Held>();
   if (tensor.defined()) held->copy = planner::uncounted_copy(tensor), held->device = tensor.device();
-  held->handle = inner_.put(tensor, site);
+  held->handle = inner_->put(tensor, site);
   return held;
 }
 
 at::Tensor CheckedStore::take(const std::shared_ptr<void>& handle, const Site& site) {
   const auto held = std::static_pointer_cast<Held>(handle);
-  at::Tensor back = inner_.take(held->handle, site);
+  at::Tensor back = inner_->take(held->handle, site);
   const auto fail = [&](const std::string& what) {
     throw PluginError(plugin_, "take", "an input of block \"" + site.block->info().name + "\" came back " + what);
   };
@@ -53,7 +53,7 @@ at::Tensor CheckedStore::take(const std::shared_ptr<void>& handle, const Site& s
 
 std::unique_ptr<FrozenWeight> CheckedFormat::pack(const LinearState& linear, const std::string& name,
                                                   WeightSource& source, at::ScalarType compute) {
-  std::unique_ptr<FrozenWeight> weight = inner_.pack(linear, name, source, compute);
+  std::unique_ptr<FrozenWeight> weight = inner_->pack(linear, name, source, compute);
   if (weight == nullptr || linear.in == 0 || linear.out == 0) return weight;
   const at::Tensor dense = weight->dense(compute);
   if (dense.scalar_type() != compute || dense.sizes() != at::IntArrayRef{linear.out, linear.in})
@@ -96,11 +96,11 @@ void CheckedResidency::plan(std::span<Block* const> blocks) {
   for (const Block* block : blocks)
     for (const Linear& linear : block->info().linears)
       if (const auto& frozen = linear.state().frozen) hashes_[linear.name()] = hash_of(*frozen);
-  inner_.plan(blocks);
+  inner_->plan(blocks);
 }
 
 void CheckedResidency::before(const Site& site, Pass pass) {
-  inner_.before(site, pass);
+  inner_->before(site, pass);
   for (const Linear& linear : site.block->info().linears) {
     const auto known = hashes_.find(linear.name());
     const auto& frozen = linear.state().frozen;

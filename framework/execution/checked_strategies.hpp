@@ -5,6 +5,7 @@
 #include <trainer/sdk/memory.hpp>
 
 #include <map>
+#include <memory>
 #include <string>
 
 namespace trainer::execution {
@@ -13,26 +14,28 @@ namespace trainer::execution {
 /// copies.
 class CheckedStore final : public ActivationStore {
  public:
-  /// `inner` is borrowed; `plugin` is who is named.
-  CheckedStore(ActivationStore& inner, std::string plugin) : inner_(inner), plugin_(std::move(plugin)) {}
+  /// `plugin` is who is named.
+  CheckedStore(std::unique_ptr<ActivationStore> inner, std::string plugin)
+      : inner_(std::move(inner)), plugin_(std::move(plugin)) {}
   std::shared_ptr<void> put(const at::Tensor& tensor, const Site& site) override;
   at::Tensor take(const std::shared_ptr<void>& handle, const Site& site) override;
 
  private:
-  ActivationStore& inner_;
+  std::unique_ptr<ActivationStore> inner_;
   std::string plugin_;
 };
 
 /// While a block runs, its frozen weights hold the bits that they held before the first step.
 class CheckedResidency final : public WeightResidency {
  public:
-  CheckedResidency(WeightResidency& inner, std::string plugin) : inner_(inner), plugin_(std::move(plugin)) {}
+  CheckedResidency(std::unique_ptr<WeightResidency> inner, std::string plugin)
+      : inner_(std::move(inner)), plugin_(std::move(plugin)) {}
   void plan(std::span<Block* const> blocks) override;
   void before(const Site& site, Pass pass) override;
-  void after(const Site& site, Pass pass) noexcept override { inner_.after(site, pass); }
+  void after(const Site& site, Pass pass) noexcept override { inner_->after(site, pass); }
 
  private:
-  WeightResidency& inner_;
+  std::unique_ptr<WeightResidency> inner_;
   std::string plugin_;
   std::map<std::string, std::string> hashes_;  ///< by canonical name of the layer
 };
@@ -42,19 +45,19 @@ class CheckedResidency final : public WeightResidency {
 class CheckedFormat final : public WeightFormat {
  public:
   /// `rounding`: norm of the difference over the norm; 0: bit-equal.
-  CheckedFormat(WeightFormat& inner, std::string plugin, double rounding)
-      : inner_(inner), plugin_(std::move(plugin)), rounding_(rounding) {}
+  CheckedFormat(std::unique_ptr<WeightFormat> inner, std::string plugin, double rounding)
+      : inner_(std::move(inner)), plugin_(std::move(plugin)), rounding_(rounding) {}
   std::unique_ptr<FrozenWeight> pack(const LinearState& linear, const std::string& name, WeightSource& source,
                                      at::ScalarType compute) override;
   [[nodiscard]] int64_t bytes(const LinearState& linear, at::ScalarType compute) const override {
-    return inner_.bytes(linear, compute);
+    return inner_->bytes(linear, compute);
   }
 
  private:
   void check(const std::string& call, const std::string& layer, const at::Tensor& got,
              const at::Tensor& expected) const;
 
-  WeightFormat& inner_;
+  std::unique_ptr<WeightFormat> inner_;
   std::string plugin_;
   double rounding_;
 };

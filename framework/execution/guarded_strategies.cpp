@@ -1,6 +1,6 @@
 #include <ATen/core/Tensor.h>
-#include <plugin/guard.hpp>
 #include <execution/guarded_strategies.hpp>
+#include <plugin/guard.hpp>
 
 namespace trainer::execution {
 
@@ -31,15 +31,15 @@ bool GuardedSave::keep(const HeavyOp& op) {
 }
 
 CheckpointOptions GuardedPolicy::choose(const Site& site) {
-  CheckpointOptions options = plugin::guard(plugin_, "choose", [&] { return inner_->choose(site); });
+  CheckpointOptions options = plugin::guard(plugin_, "choose", [&] { return inner_.choose(site); });
   if (options.save == nullptr) return options;
   std::unique_ptr<GuardedSave>& guarded = saves_[options.save];
   if (guarded == nullptr) guarded = std::make_unique<GuardedSave>(*options.save, plugin_);
   options.save = guarded.get();
   return options;
 }
-void GuardedPolicy::after_first_step() const {
-  plugin::guard(plugin_, "after_first_step", [&] { inner_->after_first_step(); });
+void GuardedPolicy::after_first_step() {
+  plugin::guard(plugin_, "after_first_step", [&] { inner_.after_first_step(); });
 }
 
 }  // namespace trainer::execution

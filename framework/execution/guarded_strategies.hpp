@@ -57,15 +57,14 @@ class GuardedSave final : public SavePolicy {
 };
 
 /// The policy's own answers, with what keeps outputs guarded.
-class GuardedPolicy {
+class GuardedPolicy final : public RecomputePolicy {
  public:
-  GuardedPolicy() = default;
-  GuardedPolicy(RecomputePolicy& inner, std::string plugin) : inner_(&inner), plugin_(std::move(plugin)) {}
-  CheckpointOptions choose(const Site& site);
-  void after_first_step() const;
+  GuardedPolicy(RecomputePolicy& inner, std::string plugin) : inner_(inner), plugin_(std::move(plugin)) {}
+  CheckpointOptions choose(const Site& site) override;
+  void after_first_step() override;
 
  private:
-  RecomputePolicy* inner_ = nullptr;
+  RecomputePolicy& inner_;
   std::string plugin_;
   std::map<SavePolicy*, std::unique_ptr<GuardedSave>> saves_;
 };

@@ -1,11 +1,12 @@
 /// @file `trainer run RECIPE`: from the recipe to the results, in the order in which it happens. Every rank of a run
 /// executes it; rank 0 writes the files and speaks to the user.
 #include <ATen/Parallel.h>
-#include <assembly/device.hpp>
+#include <assembly/assemble.hpp>
 #include <base/heap.hpp>
 #include <base/log.hpp>
 #include <checkpoint/signals.hpp>
 #include <host/host.hpp>
+#include <identity/identities.hpp>
 #include <planning/plan_for_run.hpp>
 #include <run/announce.hpp>
 #include <run/checkpoints.hpp>
@@ -92,6 +93,7 @@ bool finish(Parts& parts) {
   parts.stop.forget_cut_short();
   parts.checkpoints.save(parts.training, run::Save::at_the_end);
   if (parts.validation.is_due(parts.training.steps_done())) parts.validation.measure(parts.training);
+  parts.checkpoints.release_room();
   parts.checkpoints.end();
   parts.results.export_missing(parts.training);
   parts.samples.draw_last(parts.training);
@@ -112,30 +114,34 @@ void stop(Parts& parts) {
 
 }  // namespace
 
-bool run_recipe(const Member& member, distributed::Group& ranks) {
-  const assembly::Request& request = member.request;
-  // The recipe, and the plugins that it names: model, memory strategies, placement, adapter, objective. With
-  // --resume-with checkpoint, the recipe that the checkpoint was trained with.
-  const std::unique_ptr<assembly::Assembly> assembly = resumed_assembly(member);
-  const recipe::Recipe& recipe = assembly->recipe();
+bool run_recipe(const RunRequest& request, const Member& member, distributed::Group& ranks) {
+  // Plugins: manifests are read. A library is opened when the recipe's component is made.
+  plugin::Loader plugins(request.plugins);
+  // The recipe and its parts: devices, components (model, memory strategies, placement, ...), encoders, the loader of
+  // the model. With --resume-with checkpoint, the recipe is the one that the checkpoint was trained with.
+  assembly::Assembly assembly(resumed_recipe(request, plugins), plugins, request.libraries, member.place);
+  const recipe::Recipe& recipe = assembly.recipe;
+  const std::vector<at::Device>& devices = assembly.devices.training();
 
   // The run folder is locked. Then all ranks compare what they are about to run.
-  run::RunFolder folder(recipe, {request.resume, request.resume_with}, assembly->loader().found(), ranks);
+  run::RunFolder folder(recipe, {request.resume, request.resume_with}, plugins.found(), ranks);
   checkpoint::catch_stop_signals();
   if (recipe.train.threads > 0) at::set_num_threads(static_cast<int>(recipe.train.threads));
   folder.require_shared();
-  preparation::agree(*assembly, ranks);
-  if (ranks.size() > 1 && assembly->devices().front().is_cuda()) ranks.use(at::kCUDA, assembly::open_nccl(request));
-  run::Record record(recipe, folder, assembly->devices(),
-                     {preparation::console_options(request), request.json, request.profile}, ranks);
+  preparation::agree(assembly, ranks);
+  if (ranks.size() > 1 && devices.front().is_cuda()) ranks.use(at::kCUDA, assembly::open_nccl(request.libraries));
+  run::Record record(recipe, folder, devices,
+                     {preparation::console_options(member.quiet), request.json, request.profile}, ranks);
 
   // What cannot fit is refused before hours of encoding. With memory.budget the plan decides what fits.
-  planning::require_budgets(request, *assembly, ranks);
-  if (recipe.memory.budget == 0) assembly->load_model(assembly::ModelUse::inspect);
+  planning::require_budgets(assembly, ranks);
+  const auto placement = assembly.components.placement();
+  if (recipe.memory.budget == 0)
+    assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none, placement.get()});
 
   // Data: scan, encode what the cache lacks, free the encoders.
   const preparation::Prepared data =
-      record.during("cache", [&] { return preparation::prepare(*assembly, record.console(), ranks); });
+      record.during("cache", [&] { return preparation::prepare(assembly, record.console(), ranks); });
   if (ranks.writer()) folder.require_mine();  // encoding takes hours
   return_freed_memory();
   for (const std::string& note : data.notes) log_info(note);
@@ -144,34 +150,37 @@ bool run_recipe(const Member& member, distributed::Group& ranks) {
   std::optional<distributed::LongWork> loading(std::in_place, ranks, "loading the model",
                                                distributed::LongWork::When::all_live);
   if (recipe.memory.budget > 0) {
-    assembly->use_plan(planning::plan_for_run(*assembly, data, folder.resumable(), ranks));
-    record.info(describe(*assembly->plan()));
+    assembly.strategies.use(planning::plan_for_run(assembly, data, folder.resumable(), ranks));
+    record.info(describe(*assembly.strategies.plan()));
   }
-  assembly->before_weights(&run::end_loading_when_stopped);
-  assembly::LoadedModel model = record.during("load", [&] { return assembly->load_model(assembly::ModelUse::train); });
+  const assembly::LoadOptions whole{assembly::Weights::file, placement.get(), &run::end_loading_when_stopped};
+  assembly::LoadedModel model =
+      record.during("load", [&] { return assembly.models.load(assembly.strategies.stack(), whole); });
   if (const std::string idle = model.memory.idle(); !idle.empty()) log_warning(idle);
-  identity::Fingerprints fingerprints(*assembly, model, data.data_identity, data.encoders_identity, ranks.size());
-  run::Training training(recipe, std::move(model), assembly->objective(), *data.batches, assembly->devices(), ranks);
+  identity::Fingerprints fingerprints(assembly.components, model, data.data_identity, data.encoders_identity,
+                                      ranks.size());
+  run::Training training(recipe, std::move(model), assembly.components.objective(), *data.batches, devices, ranks);
 
   // Resume: from the newest whole checkpoint, when it is of this recipe, these weights and this data.
   run::Checkpoints checkpoints(
-      recipe, assembly->loader().found(), folder, std::move(fingerprints),
+      recipe, plugins.found(), folder, std::move(fingerprints),
       [&](const std::string& key, const std::string& now) {
-        return preparation::as_first_recorded(*assembly, key, now);
+        return identity::as_first_recorded(assembly.encoders, key, now);
       },
       record, ranks);
   checkpoints.resume(training);
-  run::announce(*assembly, training, data, ranks);
+  run::announce(assembly, training, data, ranks);
   checkpoints.begin(training);
-  run::describe_run(*assembly, folder, ranks);
+  run::describe_run(assembly, folder, ranks);
   record.open(training.steps_done());
+  checkpoints.reserve_room(training);
   loading.reset();
 
   // The loop of steps, then the results.
   run::Stop stop_signals(ranks);
   run::Validation validation(recipe, data.validation.get(), stop_signals, record, ranks);
   run::Samples samples(
-      recipe, data.samples, [&] { return assembly->autoencoder(); }, folder, stop_signals, record, ranks);
+      recipe, data.samples, [&] { return assembly.encoders.autoencoder(); }, folder, stop_signals, record, ranks);
   run::Results results(recipe, folder, record, ranks);
   Parts parts{recipe, training, checkpoints, validation, samples, results, record, stop_signals};
   if (training.steps_done() < recipe.run.steps) before_training(parts, folder.resumes_itself());

@@ -7,17 +7,13 @@
 #include <optional>
 
 namespace trainer::host {
-namespace {
 
 /// How long a rank that failed waits for the others, which may have failed as well.
-constexpr std::chrono::seconds kPatience{30};
+static constexpr std::chrono::seconds kPatience{30};
 
-}  // namespace
-
-Member::Member(const assembly::Request& asked) : request(asked), place(distributed::find_place()) {
-  if (place.rank == 0) return;
-  request.quiet = true;
-  set_log_level(LogLevel::error);
+Member::Member(const RankedRequest& asked)
+    : request(asked), place(distributed::find_place()), quiet(asked.quiet || place.rank != 0) {
+  if (place.rank != 0) set_log_level(LogLevel::error);
 }
 
 distributed::Group Member::join() const {
@@ -33,22 +29,19 @@ distributed::Group Member::join() const {
   throw *request.failure;
 }
 
-std::unique_ptr<assembly::Assembly> resumed_assembly(const Member& member) {
-  const auto assemble = [&](const assembly::Request& request) {
-    return std::make_unique<assembly::Assembly>(request, assembly::Assembly::Use::run, member.place);
-  };
-  const assembly::Request& request = member.request;
+recipe::Recipe recipe_of(const RecipeRequest& request, const plugin::Loader& plugins) {
+  return recipe::load_resolved(request.recipe, plugin::schemas(plugins.found()));
+}
+
+recipe::Recipe resumed_recipe(const RunRequest& request, const plugin::Loader& plugins) {
   identity::require_named_checkpoint(request.resume);  // before the folder of the run is made
-  std::unique_ptr<assembly::Assembly> made = assemble(request);
-  if (request.resume_with != "checkpoint") return made;
-  const auto overrides = identity::overrides_to_checkpoint(made->recipe(), made->loader().found(), request.resume);
-  if (overrides.empty()) return made;
-  made.reset();
-  assembly::Request changed = request;
-  changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
-  made = assemble(changed);
+  recipe::Recipe recipe = recipe_of(request, plugins);
+  if (request.resume_with != "checkpoint") return recipe;
+  const auto overrides = identity::overrides_to_checkpoint(recipe, plugins.found(), request.resume);
+  if (overrides.empty()) return recipe;
+  recipe = recipe::changed(recipe, overrides, plugin::schemas(plugins.found()));
   log_warning(identity::gone_on_as_checkpoint(overrides));
-  return made;
+  return recipe;
 }
 
 }  // namespace trainer::host

@@ -1,7 +1,9 @@
+#include <torch/version.h>
 #include <base/files.hpp>
 #include <base/hash.hpp>
-#include <nlohmann/json.hpp>
 #include <identity/attestation.hpp>
+#include <nlohmann/json.hpp>
+#include <recipe/load.hpp>
 #include <trainer/sdk/fingerprint.hpp>
 
 #include <algorithm>
@@ -18,6 +20,25 @@ std::vector<std::string> names_of(const Strangers& strangers) {
   for (const plugin::Manifest& manifest : strangers) names.push_back(manifest.schema.kind + " " + manifest.schema.name);
   std::sort(names.begin(), names.end());
   return names;
+}
+
+/// Whether a key of the recipe decides what a proof runs: where things lie and what is done besides training does not.
+bool matters(const std::string& key) {
+  static constexpr std::array kEnds{".tokenizer", ".device", ".folder", ".metadata"};
+  if (std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return key.ends_with(end); })) return false;
+  if (key == "text_encoder.path" || key == "placement.simulated" || key.starts_with("autoencoder")) return false;
+  static constexpr std::array kStarts{"run.seed",
+                                      "model",
+                                      "text_encoder",
+                                      "data",
+                                      "adapter",
+                                      "objective",
+                                      "memory",
+                                      "placement",
+                                      "train.batch_size",
+                                      "train.micro_batch_size",
+                                      "optimizer.fused_backward"};
+  return std::any_of(kStarts.begin(), kStarts.end(), [&](const char* start) { return key.starts_with(start); });
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -131,6 +152,27 @@ std::vector<std::string> describe(const Strangers& strangers) {
     list.push_back(manifest.schema.kind + " " + manifest.schema.name + " " + manifest.version + " (library " +
                    xxh128_file(manifest.library) + ", manifest " + xxh128_file(manifest.file) + ")");
   return list;
+}
+
+std::map<std::string, std::string> proof_subject(const recipe::Recipe& recipe, const Strangers& strangers,
+                                                 const std::optional<planner::BudgetPlan>& plan) {
+  FieldHash keys, ways;
+  for (const auto& [key, value] : recipe::flatten(recipe))
+    if (matters(key)) keys.add(key).add(value);
+  std::string plugins, devices;
+  for (const std::string& one : describe(strangers)) plugins += (plugins.empty() ? "" : ", ") + one;
+  for (const std::string& device : recipe.placement.devices) devices += (devices.empty() ? "" : ", ") + device;
+  if (plan) {
+    ways.add(plan->format);
+    for (const planner::PlannedBlock& block : plan->blocks) ways.add(block.name).add(block.way);
+  }
+  return {{"recipe", keys.hex()},
+          {"trainer", TRAINER_VERSION},
+          {"torch", TORCH_VERSION},
+          {"fingerprint", TRAINER_SDK_FINGERPRINT},
+          {"plugins", plugins},
+          {"device", devices},
+          {"plan", plan ? ways.hex() : ""}};
 }
 
 }  // namespace trainer::identity

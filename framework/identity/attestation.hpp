@@ -5,11 +5,12 @@
 /// passes: a proof of one recipe shows less. Plugins that come with the program are proven by its own tests.
 #pragma once
 
+#include <planner/budget_plan.hpp>
 #include <plugin/loader.hpp>
 #include <recipe/recipe.hpp>
-#include <planner/budget_plan.hpp>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,5 +42,10 @@ std::string attestation_warning(const Strangers& strangers, const std::string& r
 
 /// "memory swap 0.1.0 (library 0123..., manifest 4567...)", for the run's records.
 std::vector<std::string> describe(const Strangers& strangers);
+
+/// What a proof is about: the keys of the recipe that decide what is computed, this program and its LibTorch, the
+/// plugins of others, the devices, and what memory.budget led to. Text by part.
+std::map<std::string, std::string> proof_subject(const recipe::Recipe& recipe, const Strangers& strangers,
+                                                 const std::optional<planner::BudgetPlan>& plan);
 
 }  // namespace trainer::identity

@@ -2,7 +2,7 @@
 /// them.
 #pragma once
 
-#include <assembly/assemble.hpp>
+#include <assembly/model_loader.hpp>
 
 #include <map>
 #include <string>
@@ -11,15 +11,15 @@ namespace trainer::identity {
 
 class Fingerprints {
  public:
-  /// `assembly` borrowed. `model`: as it was just loaded. `data`, `encoders`: hashes of what it is trained on
-  /// (preparation/cache_phase.hpp). `processes`: ranks of the run.
-  Fingerprints(assembly::Assembly& assembly, const assembly::LoadedModel& model, std::string data, std::string encoders,
-               int processes);
+  /// `components` borrowed. `model`: as it was just loaded. `data`, `encoders`: hashes of what it is trained on
+  /// (identities.hpp). `processes`: ranks of the run.
+  Fingerprints(const assembly::Components& components, const assembly::LoadedModel& model, std::string data,
+               std::string encoders, int processes);
   /// As they are now: plugins that open later and threads that change count.
   [[nodiscard]] std::map<std::string, std::string> read() const;
 
  private:
-  assembly::Assembly& assembly_;
+  const assembly::Components& components_;
   std::map<std::string, std::string> fixed_;
 };
 

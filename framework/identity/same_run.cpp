@@ -3,9 +3,9 @@
 #include <base/files.hpp>
 #include <base/log.hpp>
 #include <checkpoint/committed.hpp>
+#include <identity/same_run.hpp>
 #include <nlohmann/json.hpp>
 #include <recipe/load.hpp>
-#include <identity/same_run.hpp>
 
 #include <algorithm>
 #include <array>
@@ -52,8 +52,8 @@ bool harmless(const std::string& key) {
   return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
 }
 
-/// Whether the two lists of adapter.targets differ in their order alone. Our LoRA adapts layers in the model's order
-/// and keys their first values by name; what a stranger's adapter makes of an order is not known.
+/// Whether the two lists of adapter.targets differ in their order alone. The host attaches an
+/// adapter to the layers in the model's order, whatever the order of the patterns.
 bool only_reordered(const recipe::Recipe& before, const recipe::Recipe& now) {
   const auto patterns = [](const recipe::Recipe& recipe) {
     const auto& values = recipe.adapter->options.values();

@@ -3,9 +3,9 @@
 
 #include <checkpoint/earlier.hpp>
 #include <checkpoint/store.hpp>
+#include <checkpoint/train_state.hpp>
 #include <plugin/manifest.hpp>
 #include <recipe/recipe.hpp>
-#include <checkpoint/train_state.hpp>
 
 #include <filesystem>
 #include <functional>

@@ -22,7 +22,7 @@ template <typename Run>
 auto with_ways(const DryParts& parts, assembly::PlannedRecompute& planned, std::vector<std::size_t> ways, const Run& run) {
   planned.set(std::move(ways));
   std::vector<execution::MemoryStack::Named> strategies;
-  strategies.push_back({"memory.budget", std::make_unique<Borrowed>(planned)});
+  strategies.push_back({assembly::kBudget, std::make_unique<Borrowed>(planned)});
   const execution::MemoryStack stack(std::move(strategies));
   return run(DryParts{parts.model, parts.objective, stack, parts.placement, parts.trained, parts.optimizer, parts.ema,
                       parts.max_grad_norm, parts.micro_batches, parts.batch, parts.data, parts.fused_backward});

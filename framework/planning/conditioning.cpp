@@ -17,9 +17,9 @@ std::optional<NamedTensors> encoded(assembly::Assembly& assembly, bool& guessed)
   try {
     return planner::on_shapes("the text encoder", [&] {
       const at::NoGradGuard no_grad;
-      const c10::DeviceGuard guard(assembly.dry(assembly.device_of(assembly.recipe().text_encoder)));
+      const c10::DeviceGuard guard(assembly.devices.dry(assembly.devices.of(assembly.recipe.text_encoder)));
       const std::vector<std::string> caption{"a caption"};
-      const assembly::Assembly::DryEncoder dry = assembly.dry_text_encoder();
+      const assembly::Encoders::OnShapes dry = assembly.encoders.text_encoder_on_shapes();
       NamedTensors made = std::move(dry.encoder->encode(caption).at(0));
       guessed = dry.length_guessed();
       return made;
@@ -54,7 +54,7 @@ void require_fit(const recipe::Component& encoder, const InputSpec& input, const
 
 std::optional<Conditioning> foretell_conditioning(assembly::Assembly& assembly, const Model& model, const Objective& objective) {
   const std::vector<std::string> made = objective.provides();
-  const recipe::Component& encoder = assembly.recipe().text_encoder;
+  const recipe::Component& encoder = assembly.recipe.text_encoder;
   bool guessed = false;
   const std::optional<NamedTensors> texts = encoded(assembly, guessed);
   Conditioning result;
@@ -69,7 +69,7 @@ std::optional<Conditioning> foretell_conditioning(assembly::Assembly& assembly, 
     if (!input.shape) return std::nullopt;
     std::vector<int64_t> sides = *input.shape;
     for (int64_t& side : sides)
-      if (side < 0) side = assembly.longest_text().value_or(kUsualTokens), guessed |= !assembly.longest_text();
+      if (side < 0) side = assembly.encoders.longest_text().value_or(kUsualTokens), guessed |= !assembly.encoders.longest_text();
     const at::ScalarType dtype = input.below > 0 ? at::kLong : assembly::dtype_of(encoder.dtype);
     result.tensors.push_back({input.name, dtype, std::move(sides)});
   }

@@ -1,7 +1,7 @@
 #include <base/units.hpp>
-#include <recipe/write.hpp>
 #include <planning/device_budgets.hpp>
 #include <planning/recipe_budget.hpp>
+#include <recipe/write.hpp>
 
 #include <algorithm>
 #include <cctype>
@@ -29,6 +29,15 @@ bool keeps(const Plan& plan, const std::vector<int64_t>& budgets) {
   for (std::size_t i = 0; i < budgets.size() && i < plan.devices.size(); ++i)
     if (plan.devices[i].total() > budgets[i]) return false;
   return true;
+}
+
+recipe::Recipe with_budgets(recipe::Recipe recipe, const std::vector<int64_t>& budgets) {
+  Array texts;
+  for (const int64_t bytes : budgets) texts.push_back(Value{std::to_string(bytes)});
+  Table options = recipe.placement.options.values();
+  options["budgets"] = Value{std::move(texts)};
+  recipe.placement.options = Options(recipe.placement.options.section(), std::move(options));
+  return recipe;
 }
 
 std::string text_of(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
@@ -63,13 +72,13 @@ std::optional<Plan> find_fitting(const Plan& first, const std::vector<int64_t>& 
   };
   learn(first);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::string granted;
+    std::vector<int64_t> granted;
     for (std::size_t i = 0; i < budgets.size(); ++i) {
       if (budgets[i] <= rest[i]) return std::nullopt;
-      granted += (granted.empty() ? "\"" : "\", \"") + std::to_string(budgets[i] - rest[i]);
+      granted.push_back(budgets[i] - rest[i]);
     }
     try {
-      Plan plan = replan({"placement.budgets=[" + granted + "\"]"});
+      Plan plan = replan(granted);
       if (keeps(plan, budgets)) return plan;
       learn(plan);
     } catch (const std::exception&) {  // no cut of the weights fits what the rest leaves
@@ -83,13 +92,9 @@ std::optional<Plan> find_fitting(const Plan& first, const std::vector<int64_t>& 
 
 bool limits_devices(const recipe::Placement& placement) { return !budgets_of(placement).empty(); }
 
-Replan replan_of(const assembly::Request& request, int ranks) {
-  return [&request, ranks](const std::vector<std::string>& overrides) {
-    assembly::Request changed = request;
-    changed.overrides.insert(changed.overrides.end(), overrides.begin(), overrides.end());
-    distributed::Place place;
-    place.size = ranks;
-    assembly::Assembly assembly(changed, assembly::Assembly::Use::plan, place);
+Replan replan_of(const recipe::Recipe& recipe, plugin::Loader& plugins, int ranks) {
+  return [&recipe, &plugins, ranks](const std::vector<int64_t>& budgets) {
+    assembly::Assembly assembly(budgets.empty() ? recipe : with_budgets(recipe, budgets), plugins, ranks);
     choose_strategies(assembly);
     return make_plan(assembly, {}, ranks);
   };

@@ -100,11 +100,15 @@ std::string DiskNeed::text() const {
          (cache > 0 ? ", cache " + text_of(cache) : "");
 }
 
-DiskNeed disk_need(assembly::Assembly& assembly, const preparation::Uncached& missing, const std::optional<BatchShape>& batch) {
-  const recipe::Recipe& recipe = assembly.recipe();
+DiskNeed disk_need(assembly::Assembly& assembly, const preparation::Uncached& missing,
+                   const std::optional<BatchShape>& batch) {
+  const recipe::Recipe& recipe = assembly.recipe;
   const uint64_t moments = 2 * sizeof(float), average = recipe.train.ema_decay > 0 ? sizeof(float) : 0;
   DiskNeed need;
-  for (const Parameter* parameter : assembly.load_model(assembly::ModelUse::dry).trained) {
+  const auto placement = assembly.components.placement();
+  const assembly::LoadedModel loaded =
+      assembly.models.load(assembly.strategies.stack(), {assembly::Weights::shapes, placement.get()});
+  for (const Parameter* parameter : loaded.trained) {
     const auto count = static_cast<uint64_t>(parameter->value().numel());
     need.checkpoint += parameter->value().nbytes() + count * (moments + average);
     need.result += parameter->value().nbytes();

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <assembly/assemble.hpp>
-#include <preparation/cache_phase.hpp>
 #include <planning/dry_run.hpp>
+#include <preparation/cache_phase.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -24,7 +24,8 @@ struct DiskNeed {
 };
 
 /// `batch`: shapes of the largest samples, nullopt when they are not known; `missing`: what is still to be cached.
-DiskNeed disk_need(assembly::Assembly& assembly, const preparation::Uncached& missing, const std::optional<BatchShape>& batch);
+DiskNeed disk_need(assembly::Assembly& assembly, const preparation::Uncached& missing,
+                   const std::optional<BatchShape>& batch);
 
 /// That the folder, which the recipe names by `key`, is there or can be made, and may be written to. Returns it or the
 /// first above it that is there. Throws Error: io where that is a file, locked without the right to write.

@@ -3,17 +3,17 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
 #include <distributed/buckets.hpp>
+#include <execution/forward.hpp>
 #include <metrics/meter.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
-#include <sampling/guidance.hpp>
-#include <execution/forward.hpp>
-#include <planning/placement_report.hpp>
 #include <planning/conditioning.hpp>
 #include <planning/dry_run.hpp>
+#include <planning/placement_report.hpp>
 #include <planning/plan.hpp>
 #include <planning/recipe_budget.hpp>
 #include <planning/run_data.hpp>
+#include <sampling/guidance.hpp>
 
 #include <algorithm>
 #include <deque>
@@ -39,21 +39,22 @@ constexpr int64_t kBesideTensors = 120'000'000;
 class Planner {
  public:
   Planner(assembly::Assembly& assembly, std::vector<double> speeds)
-      : assembly_(assembly), recipe_(assembly.recipe()), speeds_(std::move(speeds)) {
-    for (std::size_t i = 0; i < assembly_.memories().size(); ++i) before_.push_back(held(i));
+      : assembly_(assembly), recipe_(assembly.recipe), speeds_(std::move(speeds)) {
+    for (std::size_t i = 0; i < assembly_.devices.memories().size(); ++i) before_.push_back(held(i));
   }
 
   Plan plan() {
     Plan plan;
-    for (const at::Device memory : assembly_.memories()) plan.memories.push_back(memory.str());
-    plan.host = static_cast<std::size_t>(assembly_.dry(at::kCPU).index());
+    for (const at::Device memory : assembly_.devices.memories()) plan.memories.push_back(memory.str());
+    plan.host = static_cast<std::size_t>(assembly_.devices.dry(at::kCPU).index());
     factor_ = planner::on_shapes("the autoencoder", [&] { return foretold_factor(assembly_, notes_); });
     files_ = files_of(recipe_);
     PhasePlan cache = plan_cache();
     PhasePlan load = phase(
         "load",
         [&] {
-          loaded_ = assembly_.load_model(assembly::ModelUse::train);
+          const auto placement = assembly_.components.placement();
+          loaded_ = assembly_.models.load(assembly_.strategies.stack(), {assembly::Weights::shapes, placement.get()});
           return std::string();
         },
         /*must=*/true);
@@ -106,7 +107,7 @@ class Planner {
 
   [[nodiscard]] DryParts dry_parts(const Objective& objective, Plan& plan) const {
     const recipe::Train& train = recipe_.train;
-    const distributed::Share& share = assembly_.share();
+    const distributed::Share& share = assembly_.share;
     const data::Bucket bucket = largest_of(recipe_, factor_);
     BatchShape batch{share.micro_batch_size, {}, conditioning_.tensors};
     if (const DiffusionTraits* traits = loaded_.model->diffusion())
@@ -116,16 +117,22 @@ class Planner {
                  " text tokens";
     for (const std::string& note : {conditioning_.note, notes_})
       if (!note.empty()) plan.batch += " (" + note + ")";
-    return {*loaded_.model,          objective,
-            loaded_.memory,          loaded_.placement,
-            loaded_.trained,         {},
-            train.ema_decay > 0,     train.max_grad_norm,
-            share.micro_batches,     std::move(batch),
-            assembly_.dry(at::kCPU), recipe_.optimizer.fused_backward};
+    return {*loaded_.model,
+            objective,
+            loaded_.memory,
+            loaded_.placement,
+            loaded_.trained,
+            {},
+            train.ema_decay > 0,
+            train.max_grad_norm,
+            share.micro_batches,
+            std::move(batch),
+            assembly_.devices.dry(at::kCPU),
+            recipe_.optimizer.fused_backward};
   }
 
   void plan_training(Plan& plan) {
-    const auto objective = assembly_.objective();
+    const auto objective = assembly_.components.objective();
     std::optional<Conditioning> conditioning = foretell_conditioning(assembly_, *loaded_.model, *objective);
     if (!conditioning)
       throw Error(ExitCode::failed,
@@ -136,7 +143,7 @@ class Planner {
     batch_bytes_ = (latent_bytes(parts.batch) + text_bytes(parts.batch)) * parts.batch.samples;
     data_ = held_data(recipe_, parts.batch, files_);
     const PlacementReport report = report_placement(loaded_.placement, loaded_.parts);
-    for (std::size_t i = 0; i < assembly_.devices().size(); ++i) {
+    for (std::size_t i = 0; i < assembly_.devices.training().size(); ++i) {
       DevicePlan& device = plan.devices.emplace_back();
       device.device = recipe_.placement.devices[i];
       for (const DeviceShare& share : report.devices)
@@ -186,9 +193,10 @@ class Planner {
   PhasePlan plan_texts(int64_t count) {
     return phase("cache", [&] {
       const at::NoGradGuard no_grad;
-      const c10::DeviceGuard guard(assembly_.dry(assembly_.device_of(recipe_.text_encoder)));
+      const c10::DeviceGuard guard(assembly_.devices.dry(assembly_.devices.of(recipe_.text_encoder)));
       const std::vector<std::string> texts(static_cast<std::size_t>(count), "a caption");
-      const std::vector<NamedTensors> encoded = assembly_.text_encoder()->encode(texts);
+      const std::vector<NamedTensors> encoded =
+          assembly_.encoders.text_encoder(assembly::Weights::shapes)->encode(texts);
       text_bytes_ = 0;
       for (const auto& [name, tensor] : encoded.front()) text_bytes_ += static_cast<int64_t>(tensor.nbytes());
       return std::string();
@@ -220,8 +228,9 @@ class Planner {
       const c10::DeviceGuard guard(autoencoder_device());
       for (const Of of : {Of::trained, Of::held_out})
         if (const data::Bucket bucket = largest_of(recipe_, factor_, of); bucket.width > 0)
-          static_cast<void>(assembly_.autoencoder()->encode(
-              shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat, autoencoder_device())));
+          static_cast<void>(
+              assembly_.encoders.autoencoder(assembly::Weights::shapes)
+                  ->encode(shaped({1, 3, 1, bucket.height, bucket.width}, at::kFloat, autoencoder_device())));
       return std::string();
     });
     if (!text.bytes || !pictures.bytes) {
@@ -237,7 +246,7 @@ class Planner {
 
   /// One sample after the other, without gradients. With averaged weights these change places with the trained ones.
   PhasePlan plan_validation(Plan& plan) {
-    const auto objective = assembly_.objective();
+    const auto objective = assembly_.components.objective();
     Plan ignored;
     DryParts parts = dry_parts(*objective, ignored);
     parts.batch.samples = 1;
@@ -280,7 +289,8 @@ class Planner {
                                         at::kFloat, loaded_.placement.prologue);
       draw_once(*traits, latents);
       const c10::DeviceGuard guard(autoencoder_device());
-      static_cast<void>(assembly_.autoencoder()->decode(latents.to(autoencoder_device())));
+      static_cast<void>(
+          assembly_.encoders.autoencoder(assembly::Weights::shapes)->decode(latents.to(autoencoder_device())));
       return std::string();
     });
     if (plan.bytes)
@@ -311,7 +321,7 @@ class Planner {
   }
 
   [[nodiscard]] at::Device autoencoder_device() const {
-    return assembly_.dry(assembly_.device_of(recipe_.autoencoder));
+    return assembly_.devices.dry(assembly_.devices.of(recipe_.autoencoder));
   }
 
   /// On the device with this index.
@@ -358,12 +368,12 @@ std::optional<int64_t> Plan::ram() const {
 Plan make_plan(assembly::Assembly& assembly, const std::vector<double>& speeds, int ranks) {
   planner::install_byte_counter();
   Plan plan = Planner(assembly, speeds).plan();
-  plan.rank = {ranks, assembly.share()};
+  plan.rank = {ranks, assembly.share};
   for (std::size_t i = 0; i < plan.devices.size(); ++i) {
     DevicePlan& device = plan.devices[i];
     plan.rank.reduced += device.step.gradients;
     if (ranks == 1) continue;
-    device.exchange = exchange_bytes(device.step.gradients, assembly.devices()[i]);
+    device.exchange = exchange_bytes(device.step.gradients, assembly.devices.training()[i]);
     for (PhasePlan& phase : plan.phases)
       if (phase.name == "train") (*phase.bytes)[i] += device.exchange;
   }

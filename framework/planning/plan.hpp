@@ -67,7 +67,7 @@ struct ValidationPlan {
 struct Plan {
   std::string model, batch;           ///< one line each
   std::vector<DevicePlan> devices;    ///< in the order of placement.devices
-  std::vector<std::string> memories;  ///< names of Assembly::memories
+  std::vector<std::string> memories;  ///< names of Devices::memories
   std::size_t host = 0;               ///< which of them is the host's
   std::vector<PhasePlan> phases;
   std::vector<BlockPlan> blocks;
@@ -79,7 +79,7 @@ struct Plan {
   [[nodiscard]] std::optional<int64_t> ram() const;
 };
 
-/// For an assembly made with Assembly::Use::plan, for one of `ranks` processes (the assembly's place is one of as
+/// For an assembly on shapes alone, for one of `ranks` processes (the assembly's place is one of as
 /// many). `speeds`: FLOPs a second of each device, one for all, or none. Throws Error when the model's files are
 /// missing, or when what the recipe names cannot run on shapes; encoders that are missing or cannot only leave their
 /// phases open.

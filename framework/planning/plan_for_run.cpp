@@ -1,7 +1,7 @@
-#include <base/files.hpp>
 #include <base/log.hpp>
 #include <planning/device_budgets.hpp>
 #include <planning/plan_for_run.hpp>
+#include <planning/stored_plan.hpp>
 
 #include <exception>
 #include <optional>
@@ -9,25 +9,22 @@
 namespace trainer::planning {
 namespace {
 
-constexpr auto kPlanFile = "plan.json";
-
 std::string plan_text(assembly::Assembly& assembly, const preparation::Prepared& data,
                       const std::vector<std::filesystem::path>& resumable) {
   const int64_t factor = data.samples.factor;
-  const BatchShape batch = batch_shape(*data.batches, largest_of(assembly.recipe(), factor), factor);
-  const std::string text = to_json(plan_budget(assembly, batch, format_of_checkpoint(assembly, resumable)));
-  write_file_atomically(std::filesystem::path(assembly.recipe().run.output) / kPlanFile, text);
-  return text;
+  const BatchShape batch = batch_shape(*data.batches, largest_of(assembly.recipe, factor), factor);
+  return store_plan(assembly.recipe.run.output,
+                    plan_budget(assembly, batch, format_of_checkpoint(assembly, resumable)));
 }
 
 }  // namespace
 
-void require_budgets(const assembly::Request& request, const assembly::Assembly& assembly, distributed::Group& ranks) {
-  const recipe::Placement& placement = assembly.recipe().placement;
+void require_budgets(assembly::Assembly& assembly, distributed::Group& ranks) {
+  const recipe::Placement& placement = assembly.recipe.placement;
   if (!limits_devices(placement)) return;
   const distributed::LongWork work(ranks, "planning", distributed::LongWork::When::all_live);
   if (ranks.writer()) {
-    const Replan replan = replan_of(request, ranks.size());
+    const Replan replan = replan_of(assembly.recipe, assembly.components.plugins(), ranks.size());
     std::optional<Plan> plan;
     try {
       plan = replan({});

@@ -13,7 +13,7 @@ namespace trainer::planning {
 
 /// With placement.budgets: refuses what `trainer plan` refuses, before anything is encoded. Throws as
 /// require_device_budgets (device_budgets.hpp).
-void require_budgets(const assembly::Request& request, const assembly::Assembly& assembly, distributed::Group& ranks);
+void require_budgets(assembly::Assembly& assembly, distributed::Group& ranks);
 
 /// The plan for memory.budget, for the devices and the number of ranks of now: how a block is run changes no result.
 /// What packs the weights does, so a run keeps the format of the newest of the checkpoints `resumable`. Writes

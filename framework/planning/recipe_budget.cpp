@@ -2,11 +2,11 @@
 #include <checkpoint/recovery.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_kernels.hpp>
-#include <recipe/write.hpp>
 #include <planning/budget.hpp>
 #include <planning/conditioning.hpp>
 #include <planning/recipe_budget.hpp>
 #include <planning/run_data.hpp>
+#include <recipe/write.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -22,41 +22,43 @@ constexpr int64_t kMegabyte = 1'000'000;
 std::vector<std::string> formats_of(assembly::Assembly& assembly, const std::string& only) {
   std::vector<std::string> labels{"none"};
   // Trained weights are never packed.
-  if (assembly.recipe().adapter)
-    for (const assembly::CandidateStrategy& format : assembly::make_candidates(assembly.loader()).formats) labels.push_back(format.label);
+  if (assembly.recipe.adapter)
+    for (const assembly::CandidateStrategy& format : assembly::make_candidates(assembly.components.plugins()).formats)
+      labels.push_back(format.label);
   if (!only.empty()) std::erase_if(labels, [&](const std::string& label) { return label != only; });
   return labels;
 }
 
 std::vector<int64_t> held_on_dry_devices(const assembly::Assembly& assembly) {
   std::vector<int64_t> bytes;
-  for (const at::Device memory : assembly.memories())
-    bytes.push_back(planner::bytes_in_use(assembly.dry(memory)).current);
+  for (const at::Device memory : assembly.devices.memories())
+    bytes.push_back(planner::bytes_in_use(assembly.devices.dry(memory)).current);
   return bytes;
 }
 
 /// Calls `use` with the question that `label` as weight format asks.
 template <typename Use>
 auto with_format(assembly::Assembly& assembly, const BatchShape& batch, const std::string& label, const Use& use) {
-  assembly::Candidates candidates = assembly::make_candidates(assembly.loader());
+  assembly::Candidates candidates = assembly::make_candidates(assembly.components.plugins());
   std::vector<execution::MemoryStack::Named> strategies;
   for (assembly::CandidateStrategy& format : candidates.formats) {
     if (format.label != label) continue;
-    std::erase_if(candidates.recompute, [&](const assembly::CandidateStrategy& other) { return !assembly::compatible(format, other); });
+    std::erase_if(candidates.recompute,
+                  [&](const assembly::CandidateStrategy& other) { return !assembly::compatible(format, other); });
     strategies.push_back({format.name, std::move(format.strategy), format.settings});
   }
   auto made = std::make_unique<assembly::PlannedRecompute>(std::move(candidates.recompute));
   assembly::PlannedRecompute& planned = *made;
-  strategies.push_back({"memory.budget", std::move(made)});
+  strategies.push_back({assembly::kBudget, std::move(made)});
   std::vector<int64_t> held = held_on_dry_devices(assembly);
   const DryModel model = dry_model(assembly, execution::MemoryStack(std::move(strategies)), batch);
-  const DryParts parts = model.parts(assembly.recipe());
+  const DryParts parts = model.parts(assembly.recipe);
   const std::vector<int64_t> with_model = held_on_dry_devices(assembly);
   for (std::size_t i = 0; i < held.size(); ++i) held[i] = with_model[i] - held[i];
-  const RunData data = held_data(assembly.recipe(), batch, files_of(assembly.recipe()));
+  const RunData data = held_data(assembly.recipe, batch, files_of(assembly.recipe));
   held.front() += data.prompts;
-  held.at(static_cast<std::size_t>(assembly.dry(at::kCPU).index())) += data.cached;
-  return use(BudgetCase{parts, planned, label, std::move(held), assembly.devices().front().type()});
+  held.at(static_cast<std::size_t>(assembly.devices.dry(at::kCPU).index())) += data.cached;
+  return use(BudgetCase{parts, planned, label, std::move(held), assembly.devices.training().front().type()});
 }
 
 void add(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
@@ -139,11 +141,12 @@ data::Bucket largest_of(const recipe::Recipe& recipe, int64_t factor, Of of) {
 }
 
 std::optional<BatchShape> foretold_shape(assembly::Assembly& assembly, const data::Bucket& largest, int64_t factor) {
-  const assembly::LoadedModel loaded = assembly.load_model(assembly::ModelUse::outline);
-  std::optional<Conditioning> conditioning = foretell_conditioning(assembly, *loaded.model, *assembly.objective());
+  const assembly::LoadedModel loaded = assembly.models.load(assembly.strategies.stack(), {assembly::Weights::none});
+  std::optional<Conditioning> conditioning =
+      foretell_conditioning(assembly, *loaded.model, *assembly.components.objective());
   if (!conditioning) return std::nullopt;
   BatchShape shape;
-  shape.samples = assembly.share().micro_batch_size;
+  shape.samples = assembly.share.micro_batch_size;
   shape.conditioning = std::move(conditioning->tensors);
   if (const DiffusionTraits* traits = loaded.model->diffusion())
     shape.latents = {traits->latent_channels, 1, largest.height / factor, largest.width / factor};
@@ -167,13 +170,15 @@ DryParts DryModel::parts(const recipe::Recipe& recipe) const {
 }
 
 DryModel dry_model(assembly::Assembly& assembly, execution::MemoryStack memory, const BatchShape& batch) {
-  return {assembly.load_model(assembly::ModelUse::dry, std::move(memory)), assembly.objective(), batch, assembly.dry(at::kCPU)};
+  const auto placement = assembly.components.placement();
+  return {assembly.models.load(std::move(memory), {assembly::Weights::shapes, placement.get()}),
+          assembly.components.objective(), batch, assembly.devices.dry(at::kCPU)};
 }
 
 std::string planned_format(assembly::Assembly& assembly, const std::string& name) {
   if (name.empty()) return "none";
-  for (const assembly::CandidateStrategy& format : assembly::make_candidates(assembly.loader()).formats)
-    if (format.name + " " + format.settings == name) return format.label;
+  for (const assembly::CandidateStrategy& format : assembly::make_candidates(assembly.components.plugins()).formats)
+    if (execution::format_identity(format.name, format.settings) == name) return format.label;
   return {};
 }
 
@@ -186,7 +191,7 @@ std::string format_of_checkpoint(assembly::Assembly& assembly, const std::vector
 }
 
 planner::BudgetPlan plan_budget(assembly::Assembly& assembly, const BatchShape& batch, const std::string& format) {
-  const int64_t budget = assembly.recipe().memory.budget;
+  const int64_t budget = assembly.recipe.memory.budget;
   std::optional<planner::BudgetPlan> best;
   std::exception_ptr refusal;
   std::vector<std::string> too_large;  // formats
@@ -210,66 +215,69 @@ planner::BudgetPlan plan_budget(assembly::Assembly& assembly, const BatchShape& 
   std::map<int64_t, std::string> smallest;
   for (const std::string& label : too_large)
     smallest.emplace(with_format(assembly, batch, label, &smallest_budget), label);
-  refuse(assembly.recipe(), smallest.begin()->first, smallest.begin()->second);
+  refuse(assembly.recipe, smallest.begin()->first, smallest.begin()->second);
 }
 
 std::optional<planner::BudgetPlan> choose_strategies(assembly::Assembly& assembly) {
-  if (assembly.recipe().memory.budget == 0) return std::nullopt;
+  if (assembly.recipe.memory.budget == 0) return std::nullopt;
   std::string notes;  // make_plan says them
   const int64_t factor = planner::on_shapes("the autoencoder", [&] { return foretold_factor(assembly, notes); });
-  const auto batch = foretold_shape(assembly, largest_of(assembly.recipe(), factor), factor);
+  const auto batch = foretold_shape(assembly, largest_of(assembly.recipe, factor), factor);
   if (!batch)
-    throw Error(ExitCode::unavailable, "the model \"" + assembly.recipe().model.kind +
+    throw Error(ExitCode::unavailable, "the model \"" + assembly.recipe.model.kind +
                                            "\" does not declare the shapes of its inputs, so no batch is known before "
                                            "the cache is made");
   const planner::BudgetPlan chosen = plan_budget(assembly, *batch);
-  assembly.use_plan(chosen);
+  assembly.strategies.use(chosen);
   return chosen;
 }
 
 int64_t foretold_factor(assembly::Assembly& assembly, std::string& notes) {
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   if (!recipe.pictures()) return 1;
-  if (std::filesystem::exists(recipe.autoencoder.path)) return assembly.autoencoder()->spatial_factor();
+  if (std::filesystem::exists(recipe.autoencoder.path)) return assembly.encoders.spatial_factor();
   constexpr int64_t kUsualFactor = 16;  // of the FLUX.2 family
   notes += "no autoencoder at hand: 16 pixels per latent cell are taken for granted";
   return kUsualFactor;
 }
 
 void require_effect(const assembly::Assembly& assembly, const execution::MemoryStack& memory) {
-  const auto& devices = assembly.devices();
+  const auto& devices = assembly.devices.training();
   const bool on_host = std::all_of(devices.begin(), devices.end(), [](at::Device device) { return device.is_cpu(); });
-  for (const recipe::Component& component : assembly.recipe().memory.components)
+  for (const recipe::Component& component : assembly.recipe.memory.components)
     for (const auto& [key, value] : component.options.values())
       if (!on_host && recipe::toml_text(value).find("scaled_dot_product") != std::string::npos) return;
   memory.after_first_step();
 }
 
 std::vector<planner::WayRow> strategy_rows(assembly::Assembly& assembly, const BatchShape& batch) {
-  const DryModel model = dry_model(assembly, assembly.memory_stack(), batch);
+  const DryModel model = dry_model(assembly, assembly.strategies.stack(), batch);
   std::string names;
-  for (const std::string& name : assembly.recipe().memory.strategies) names += (names.empty() ? "" : " + ") + name;
-  const std::vector<BlockPlan> blocks = dry_blocks(model.parts(assembly.recipe()));
+  for (const std::string& name : assembly.recipe.memory.strategies) names += (names.empty() ? "" : " + ") + name;
+  const std::vector<BlockPlan> blocks = dry_blocks(model.parts(assembly.recipe));
   // Whether a residency has an effect shows when all blocks have run, and some tell at the next step.
-  if (model.loaded.memory.residency() != nullptr) dry_step(model.parts(assembly.recipe()));
+  if (model.loaded.memory.residency() != nullptr) dry_step(model.parts(assembly.recipe));
   require_effect(assembly, model.loaded.memory);
   return rows_of(blocks, [&](std::size_t i) { return blocks[i].options.recompute ? names : std::string("none"); });
 }
 
-std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch, const std::string& name) {
-  assembly::Candidates candidates = assembly::make_candidates(assembly.loader());
+std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch,
+                                            const std::string& name) {
+  assembly::Candidates candidates = assembly::make_candidates(assembly.components.plugins());
   std::erase_if(candidates.recompute, [&](const assembly::CandidateStrategy& one) { return one.name != name; });
   auto made = std::make_unique<assembly::PlannedRecompute>(std::move(candidates.recompute));
   assembly::PlannedRecompute& planned = *made;
   std::vector<execution::MemoryStack::Named> strategies;
   strategies.push_back({name, std::move(made)});
   const DryModel model = dry_model(assembly, execution::MemoryStack(std::move(strategies)), batch);
-  const DryParts parts = model.parts(assembly.recipe());
+  const DryParts parts = model.parts(assembly.recipe);
   std::vector<planner::WayRow> rows;
   for (std::size_t way = 0; way < planned.ways(); ++way)
-    for (planner::WayRow& row : rows_of(blocks_run(parts, planned, way), [&](std::size_t) { return planned.label(way); }))
+    for (planner::WayRow& row :
+         rows_of(blocks_run(parts, planned, way), [&](std::size_t) { return planned.label(way); }))
       rows.push_back(std::move(row));
-  std::stable_sort(rows.begin(), rows.end(), [](const planner::WayRow& a, const planner::WayRow& b) { return a.type < b.type; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const planner::WayRow& a, const planner::WayRow& b) { return a.type < b.type; });
   return rows;
 }
 

@@ -2,8 +2,8 @@
 /// what to say when nothing fits.
 #pragma once
 
-#include <data/buckets.hpp>
 #include <assembly/assemble.hpp>
+#include <data/buckets.hpp>
 #include <execution/batch_source.hpp>
 #include <planning/dry_run.hpp>
 
@@ -39,15 +39,15 @@ void require_effect(const assembly::Assembly& assembly, const execution::MemoryS
 /// (bad_recipe) with the smallest budget that works and what would need less memory when none fits.
 planner::BudgetPlan plan_budget(assembly::Assembly& assembly, const BatchShape& batch, const std::string& format = "");
 
-/// The weight format, as plan_budget takes it, that a run calls `name` (MemoryStack::format_name); "none" for the empty
-/// name, and empty for one that no plugin offers to the planner.
+/// The weight format, as plan_budget takes it, that a run calls `name` (MemoryStack::format_identity); "none" for the
+/// empty name, and empty for one that no plugin offers to the planner.
 std::string planned_format(assembly::Assembly& assembly, const std::string& name);
 
 /// The format of the first of these checkpoints that looks whole, which a run that goes on keeps, as plan_budget takes
 /// it; empty without one.
 std::string format_of_checkpoint(assembly::Assembly& assembly, const std::vector<std::filesystem::path>& newest_first);
 
-/// With memory.budget: plans it for an assembly made with Assembly::Use::plan, and puts the plan to use. Throws as
+/// With memory.budget: plans it for an assembly on shapes alone, and puts the plan to use. Throws as
 /// plan_budget, and Error (unavailable) when no batch is known before the cache is made.
 std::optional<planner::BudgetPlan> choose_strategies(assembly::Assembly& assembly);
 
@@ -55,7 +55,8 @@ std::optional<planner::BudgetPlan> choose_strategies(assembly::Assembly& assembl
 std::vector<planner::WayRow> strategy_rows(assembly::Assembly& assembly, const BatchShape& batch);
 
 /// The rows of `explain memory.NAME`: every way in which the planner may choose the strategy, and the plain run.
-std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch, const std::string& name);
+std::vector<planner::WayRow> candidate_rows(assembly::Assembly& assembly, const BatchShape& batch,
+                                            const std::string& name);
 
 /// The objects of a dry step; `parts` borrows from the others.
 struct DryModel {

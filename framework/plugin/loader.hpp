@@ -19,6 +19,8 @@ class Loader {
   explicit Loader(std::vector<SearchFolder> folders);
 
   [[nodiscard]] const Found& found() const { return found_; }
+  /// Where plugins are looked for.
+  [[nodiscard]] const std::vector<SearchFolder>& folders() const { return folders_; }
   /// The libraries that are open, each with the beginning of its content's hash: "flux2.so 1f2e3d4c, lora.so ...".
   [[nodiscard]] std::string identity() const;
   Registry& registry() { return registry_; }

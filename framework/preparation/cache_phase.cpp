@@ -1,20 +1,14 @@
 #include <ATen/core/Tensor.h>
-#include <torch/version.h>
 #include <unistd.h>
 #include <base/files.hpp>
-#include <base/hash.hpp>
 #include <base/log.hpp>
 #include <cache/dataset.hpp>
 #include <checkpoint/signals.hpp>
 #include <data/holdout.hpp>
-#include <recipe/load.hpp>
-#include <recipe/options_identity.hpp>
-#include <sampling/guidance.hpp>
 #include <identity/identities.hpp>
-#include <assembly/device.hpp>
 #include <preparation/cache_phase.hpp>
 #include <preparation/cached_samples.hpp>
-#include <weights/model_files.hpp>
+#include <sampling/guidance.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -41,38 +35,10 @@ class CachedSource final : public execution::BatchSource {
   distributed::Share share_;
 };
 
-/// Version and content of the library that makes a component: changed code makes a changed cache.
-std::string component_identity(assembly::Assembly& assembly, const std::string& kind, const std::string& name) {
-  const plugin::Manifest* manifest = plugin::find_manifest(assembly.loader().found().manifests, kind, name);
-  return manifest == nullptr ? "" : manifest->version + " " + xxh128_file(manifest->library);
-}
-
-cache::EncoderIdentity identity_of(assembly::Assembly& assembly, const std::string& kind, const recipe::Component& component,
-                                   const WeightSource* weights) {
-  cache::EncoderIdentity identity;
-  identity.name = component.kind;
-  identity.component = component_identity(assembly, kind, component.kind);
-  if (const auto* files = dynamic_cast<const weights::ModelFiles*>(weights))
-    identity.weights = files->identity() + " " + xxh128(files->config().value_or(""));
-  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.loader().found(), kind, component.kind);
-  identity.options = recipe::options_identity(component.options, schema);
-  identity.dtype = component.dtype;
-  return identity;
-}
-
-cache::Encoders encoders_of(assembly::Assembly& assembly) {
-  cache::Encoders encoders;
-  const recipe::Recipe& recipe = assembly.recipe();
-  encoders.text_encoder =
-      identity_of(assembly, "text_encoder", recipe.text_encoder, assembly.text_encoder_weights().get());
-  if (const auto tokenizer = assembly.tokenizer()) encoders.text_encoder.tokenizer = tokenizer->content_hash();
-  if (recipe.pictures()) {
-    encoders.autoencoder =
-        identity_of(assembly, "autoencoder", recipe.autoencoder, assembly.autoencoder_weights().get());
-    encoders.make_autoencoder = [&assembly] { return assembly.autoencoder(); };
-  }
-  encoders.make_text_encoder = [&assembly] { return assembly.text_encoder(); };
-  return encoders;
+cache::Encoders encoders_of(assembly::Encoders& encoders) {
+  const identity::EncoderIdentities identities = identity::identities_of(encoders);
+  return {identities.autoencoder, identities.text_encoder, [&encoders] { return encoders.autoencoder(); },
+          [&encoders] { return encoders.text_encoder(); }};
 }
 
 /// Prompts of samples and the negative prompt: encoded in the same call as the captions.
@@ -82,10 +48,10 @@ std::vector<std::string> sample_texts(const recipe::Recipe& recipe, const std::v
   return texts;
 }
 
-sampling::SamplePlan plan_of(assembly::Assembly& assembly, const std::vector<std::string>& prompts, const cache::Store& store,
-                   const cache::EncoderIdentity& encoder, int64_t factor) {
-  sampling::SamplePlan plan{assembly.recipe().sample, prompts, {}, factor};
-  const at::Device device = assembly.devices().front();
+sampling::SamplePlan plan_of(assembly::Assembly& assembly, const std::vector<std::string>& prompts,
+                             const cache::Store& store, const cache::EncoderIdentity& encoder, int64_t factor) {
+  sampling::SamplePlan plan{assembly.recipe.sample, prompts, {}, factor};
+  const at::Device device = assembly.devices.training().front();
   const auto conditioning = [&](const std::string& text) {
     NamedTensors tensors = store.load(cache::kText, cache::text_key(encoder, text));
     for (auto& [name, tensor] : tensors) tensor = tensor.unsqueeze(0).to(device);
@@ -94,39 +60,6 @@ sampling::SamplePlan plan_of(assembly::Assembly& assembly, const std::vector<std
   for (const std::string& prompt : prompts)
     plan.conditioning.push_back({conditioning(prompt), conditioning(plan.settings.negative_prompt)});
   return plan;
-}
-
-std::string identity_of(const data::Dataset& dataset) {
-  FieldHash hash;
-  for (const data::Sample& sample : dataset.samples)
-    hash.add(sample.content).add(sample.caption).add(sample.bucket.text()).add(sample.repeats);
-  return hash.hex();
-}
-
-/// Without the plugins' libraries: a rebuilt plugin makes the cache anew, but does not end a run.
-std::string identity_of(const cache::Encoders& encoders) {
-  FieldHash hash;
-  for (const cache::EncoderIdentity* e : {&encoders.text_encoder, &encoders.autoencoder})
-    hash.add(e->name).add(e->weights).add(e->tokenizer).add(e->options).add(e->dtype);
-  return hash.hex();
-}
-
-/// What computes: versions, and the content of every plugin that the recipe names.
-std::string program_of(assembly::Assembly& assembly) {
-  const recipe::Recipe& recipe = assembly.recipe();
-  FieldHash hash;
-  hash.add(TRAINER_VERSION).add(TORCH_VERSION);
-  const auto add = [&](const std::string& kind, const std::string& name) {
-    hash.add(component_identity(assembly, kind, name));
-  };
-  add("model", recipe.model.kind);
-  add("objective", recipe.objective.kind);
-  add("placement", recipe.placement.kind);
-  if (recipe.adapter) add("adapter", recipe.adapter->kind);
-  for (const recipe::Component& strategy : recipe.memory.components) add("memory", strategy.kind);
-  add("text_encoder", recipe.text_encoder.kind);
-  if (recipe.pictures()) add("autoencoder", recipe.autoencoder.kind);
-  return hash.hex();
 }
 
 data::SamplerOptions sampler_options(const recipe::Recipe& recipe, const distributed::Share& share) {
@@ -205,56 +138,18 @@ int64_t sum(distributed::Group& ranks, std::size_t own) {
 
 }  // namespace
 
-metrics::ConsoleOptions console_options(const assembly::Request& request) {
+metrics::ConsoleOptions console_options(bool quiet) {
   metrics::ConsoleOptions options;
   options.terminal = metrics::stderr_is_terminal();
-  if (request.quiet) options.write = [](std::string_view) {};
+  if (quiet) options.write = [](std::string_view) {};
   return options;
 }
 
 void agree(assembly::Assembly& assembly, distributed::Group& ranks) {
   if (ranks.size() == 1) return;
   const distributed::LongWork work(ranks, "comparing recipe and files", distributed::LongWork::When::all_live);
-  const recipe::Recipe& recipe = assembly.recipe();
-  require_shared_cache(recipe.cache.folder, ranks);
-  ranks.require_same("the program (version and plugins)", program_of(assembly));
-  ranks.require_same("the recipe", recipe::to_toml(recipe));
-  const auto files = weights::ModelFiles::open(recipe.model.path, {.component = "transformer"});
-  std::map<std::string, std::string> weights = identity::identities_of_weights(recipe, *files);
-  ranks.require_same("the model (" + recipe.model.path + ")", weights["model"] + weights["model_config"]);
-  ranks.require_same("the set of encoders", identity_of(encoders_of(assembly)));
-  if (recipe.adapter && !recipe.adapter->path.empty())
-    ranks.require_same("the adapter to start from (" + recipe.adapter->path + ")",
-                       weights["start"] + weights["start_config"]);
-  ranks.require_apart(assembly::identities_of(assembly.devices()));
-}
-
-std::map<std::string, std::string> identities_of_data(assembly::Assembly& assembly, const data::Dataset& dataset) {
-  const recipe::Recipe& recipe = assembly.recipe();
-  const bool all = !recipe.validates();
-  return {{"data", identity_of(all ? dataset : data::part_of(dataset, data::hold_out(dataset, recipe), false))},
-          {"encoders", identity_of(encoders_of(assembly))}};
-}
-
-std::string as_first_recorded(assembly::Assembly& assembly, const std::string& key, const std::string& now) {
-  const recipe::Recipe& recipe = assembly.recipe();
-  if (key == "encoders") {
-    cache::Encoders encoders = encoders_of(assembly);
-    encoders.text_encoder.options = recipe::identity_of_all(recipe.text_encoder.options);
-    if (recipe.pictures()) encoders.autoencoder.options = recipe::identity_of_all(recipe.autoencoder.options);
-    return identity_of(encoders);
-  }
-  if (key != "formats") return now;
-  const std::string name = now.substr(0, now.find(' '));
-  const recipe::ComponentSchema& schema = plugin::schema_of(assembly.loader().found(), "memory", name);
-  std::vector<Options> choices;  // of the recipe, or of its memory budget
-  for (const recipe::Component& component : recipe.memory.components)
-    if (component.kind == name) choices.push_back(component.options);
-  for (const recipe::Candidate& one : schema.candidates) choices.emplace_back("memory." + name, one.options);
-  for (const Options& options : choices)
-    if (now == name + " " + recipe::options_identity(options, schema))
-      return name + " " + recipe::identity_of_all(options);
-  return now;
+  require_shared_cache(assembly.recipe.cache.folder, ranks);
+  identity::require_same_on_all(assembly.encoders, ranks);
 }
 
 std::string empty_captions_warning(const recipe::Recipe& recipe, const data::Dataset& dataset) {
@@ -267,11 +162,11 @@ std::string empty_captions_warning(const recipe::Recipe& recipe, const data::Dat
 }
 
 Uncached uncached(assembly::Assembly& assembly, const data::Dataset& dataset) {
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   const cache::Store store(recipe.cache.folder);
   std::optional<cache::Encoders> encoders;
   try {
-    encoders = encoders_of(assembly);
+    encoders = encoders_of(assembly.encoders);
   } catch (const Error&) {  // what is wrong with them is told elsewhere
   }
   std::set<std::string> latents, texts;
@@ -296,15 +191,15 @@ Uncached uncached(assembly::Assembly& assembly, const data::Dataset& dataset) {
 
 Prepared prepare(assembly::Assembly& assembly, metrics::Console& console, distributed::Group& ranks) {
   const distributed::LongWork work(ranks, "reading the data set", distributed::LongWork::When::all_live);
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   const cache::Store store(recipe.cache.folder);
   if (ranks.writer()) store.remove_unfinished(kLongForAnEntry);
-  const int64_t multiple = recipe.pictures() ? assembly.spatial_factor() : 1;
+  const int64_t multiple = recipe.pictures() ? assembly.encoders.spatial_factor() : 1;
   data::Dataset dataset =
       recipe.pictures() ? data::scan(recipe.data, {.multiple = multiple}) : data::scan_texts(recipe.data);
-  ranks.require_same("the data set", identity_of(dataset));
+  ranks.require_same("the data set", identity::identity_of(dataset));
   if (const std::string warning = empty_captions_warning(recipe, dataset); !warning.empty()) log_warning(warning);
-  const cache::Encoders encoders = encoders_of(assembly);
+  const cache::Encoders encoders = encoders_of(assembly.encoders);
   cache::Built built = cache::build(store, dataset, sample_texts(recipe, recipe.sample.prompts), encoders,
                                     build_options(console, ranks));
   Prepared prepared;
@@ -320,21 +215,23 @@ Prepared prepare(assembly::Assembly& assembly, metrics::Console& console, distri
   prepared.notes.insert(prepared.notes.end(), built.notes.begin(), built.notes.end());
   prepared.latents_made = sum(ranks, built.latents_made);  // from here on all entries are there
   prepared.captions_made = sum(ranks, built.texts_made);
-  prepared.data_identity = identity_of(dataset);
-  prepared.encoders_identity = identity_of(encoders);
+  prepared.data_identity = identity::identity_of(dataset);
+  prepared.encoders_identity =
+      identity::identity_of(identity::EncoderIdentities{encoders.text_encoder, encoders.autoencoder});
   prepared.samples = plan_of(assembly, recipe.sample.prompts, store, encoders.text_encoder, multiple);
-  data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe, assembly.share()));
+  data::Sampler sampler(cache::sampler_items(dataset), sampler_options(recipe, assembly.share));
   prepared.batches = std::make_unique<CachedSource>(
-      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler)), assembly.share());
+      cache::CachedBatches(cache::Reader(store), std::move(built), std::move(sampler)), assembly.share);
   return prepared;
 }
 
-sampling::SamplePlan prepare_samples(assembly::Assembly& assembly, const std::vector<std::string>& prompts, metrics::Console& console) {
-  const cache::Store store(assembly.recipe().cache.folder);
-  const cache::Encoders encoders = encoders_of(assembly);
-  cache::build(store, data::Dataset{}, sample_texts(assembly.recipe(), prompts), encoders,
+sampling::SamplePlan prepare_samples(assembly::Assembly& assembly, const std::vector<std::string>& prompts,
+                                     metrics::Console& console) {
+  const cache::Store store(assembly.recipe.cache.folder);
+  const cache::Encoders encoders = encoders_of(assembly.encoders);
+  cache::build(store, data::Dataset{}, sample_texts(assembly.recipe, prompts), encoders,
                build_options(console, distributed::Group::alone()));
-  return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.spatial_factor());
+  return plan_of(assembly, prompts, store, encoders.text_encoder, assembly.encoders.spatial_factor());
 }
 
 }  // namespace trainer::preparation

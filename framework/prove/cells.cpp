@@ -1,13 +1,9 @@
-#include <c10/util/Exception.h>
 #include <adapter/inject.hpp>
-#include <base/units.hpp>
-#include <planner/byte_counter.hpp>
-#include <recipe/default_options.hpp>
-#include <assembly/model_builder.hpp>
-#include <assembly/part_costs.hpp>
-#include <execution/stages.hpp>
-#include <prove/cells.hpp>
+#include <assembly/model_loader.hpp>
 #include <assembly/random_source.hpp>
+#include <planner/byte_counter.hpp>
+#include <prove/cells.hpp>
+#include <recipe/default_options.hpp>
 #include <weights/model_files.hpp>
 
 #include <algorithm>
@@ -20,7 +16,7 @@ namespace trainer::prove {
 namespace {
 
 constexpr uint64_t kSeed = 11;
-constexpr int64_t kSamples = 3, kSteps = 3;
+constexpr int64_t kSamples = 3;
 
 /// The component's defaults; none for what has no manifest (built in for proofs).
 Options options_of(const plugin::Loader& loader, const std::string& kind, const std::string& name) {
@@ -35,14 +31,11 @@ Options changed(Options options, const Table& changes) {
   return Options(options.section(), std::move(values));
 }
 
+/// With the component's defaults, but for `changes`.
 template <typename Parts>
 auto make(plugin::Loader& loader, const Parts& parts, const std::string& kind, const std::string& name,
           const Table& changes = {}) {
-  loader.require(kind, name);
-  const Options options = changed(options_of(loader, kind, name), changes);
-  auto made = plugin::guard(name, "create", [&] { return parts.find(name)->second.create(options); });
-  if (made == nullptr) throw PluginError(name, "create", "the plugin made no " + kind);
-  return made;
+  return assembly::make(loader, parts, kind, name, changed(options_of(loader, kind, name), changes));
 }
 
 /// Names of memory strategies, sorted.
@@ -69,61 +62,41 @@ std::vector<Linear> shared_layers(const assembly::Inventory& inventory, Model& m
   return named.empty() ? outside : named;
 }
 
-/// The parameters that a setting trains, adapters hung on the layers where it has them.
-std::vector<Parameter*> trained_of(plugin::Loader& loader, const Setting& setting, Model& model,
-                                   const assembly::Inventory& inventory, const execution::LayerDevices& devices) {
-  if (setting.trained == Trained::all) return assembly::trained_parameters(inventory);
-  const auto adapter = make(loader, loader.registry().adapters, "adapter", setting.adapter);
-  const std::vector<Linear> layers = setting.trained == Trained::default_targets
-                                         ? adapter::select(inventory.linears, model.default_targets())
-                                         : shared_layers(inventory, model);
-  return plugin::guard(setting.adapter, "attach", [&] {
-    return adapter::inject(
-        *adapter, layers, kSeed, [&](const std::string& layer) { return devices.of(layer); }, setting.dtype);
-  });
+/// The layers that carry the adapter.
+std::vector<Linear> layers_of(Trained trained, Model& model, const assembly::Inventory& inventory) {
+  return trained == Trained::default_targets ? adapter::select(inventory.linears, model.default_targets())
+                                             : shared_layers(inventory, model);
 }
 
-/// The setting's placement of a model that was built from headers.
-PlacementPlan plan_of(plugin::Loader& loader, const Setting& setting, Model& model, const assembly::Inventory& inventory,
-                      const WeightSource& source, const assembly::BuildOptions& build) {
-  PlacementRequest request = assembly::placement_request(model, inventory, source, build);
-  request.micro_batches = setting.micro_batches;
-  request.devices = setting.devices;
-  const auto placement = make(loader, loader.registry().placements, "placement", setting.placement);
-  PlacementPlan plan = plugin::guard(setting.placement, "plan", [&] { return placement->plan(request); });
-  execution::check_plan(plan, request, setting.placement);
+/// What of a recipe makes the setting's components.
+recipe::Recipe recipe_of(const plugin::Loader& loader, const Setting& setting) {
+  recipe::Recipe recipe;
+  const auto choose = [&](recipe::Component& component, const std::string& kind, const std::string& name) {
+    component.kind = name;
+    component.options = options_of(loader, kind, name);
+  };
+  choose(recipe.model, "model", setting.subject.component);
+  recipe.model.dtype = setting.dtype == at::kFloat ? "fp32" : "bf16";
+  choose(recipe.objective, "objective", setting.objective);
+  choose(recipe.placement, "placement", setting.placement);
+  if (setting.trained != Trained::all) choose(recipe.adapter.emplace(), "adapter", setting.adapter);
+  return recipe;
+}
+
+assembly::ModelSpec spec_of(const Setting& setting) {
+  return {[&setting] {
+            return assembly::StoredModel{setting.subject.open(), setting.subject.config, /*canonical=*/true};
+          },
+          setting.micro_batches, kSeed,
+          [trained = setting.trained](Model& model, const assembly::Inventory& inventory) {
+            return layers_of(trained, model, inventory);
+          }};
+}
+
+void require_several_devices(const PlacementPlan& plan, const std::string& placement) {
   const bool one = plan.epilogue == plan.prologue && std::all_of(plan.blocks.begin(), plan.blocks.end(),
                                                                  [&](at::Device d) { return d == plan.prologue; });
-  if (one && setting.several_devices)
-    throw PluginError(setting.placement, "plan", "it leaves everything on one device, so nothing is proven");
-  return plan;
-}
-
-/// Runs `call`; what it throws becomes the verdict of `row`.
-void judge(Row& row, bool may_refuse, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    // Strategies may refuse each other, and one may need another: that is told as a mistake of the recipe.
-    row.verdict = error.exit_code() == ExitCode::bad_recipe && may_refuse ? Row::refused : Row::failed;
-    row.result = (row.verdict == Row::refused ? "refused: " : "FAILED: ") + std::string(error.what());
-  } catch (const c10::Error& error) {
-    row.result = std::string("FAILED: ") + error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    row.result = std::string("FAILED: ") + error.what();
-  }
-}
-
-void compare(Row& row, const Trajectory& run, const Trajectory& expected) {
-  const auto difference = first_difference(run, expected);
-  row.verdict = difference ? Row::differs : Row::equal;
-  row.result = difference ? "DIFFERS: " + difference->text()
-                          : "bit-equal, " + std::to_string(run.gradient_count()) + " gradients";
-}
-
-void measure(Row& row, const Trajectory& run) {
-  row.peak_bytes = run.peak_bytes;
-  row.heavy = run.heavy_operations();
+  if (one) throw PluginError(placement, "plan", "it leaves everything on one device, so nothing is proven");
 }
 
 /// Whether one of them only stores what recomputed blocks keep, and nothing recomputes.
@@ -209,9 +182,7 @@ execution::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::s
          make(loader, loader.registry().memory, "memory", name, change == changes.end() ? Table{} : change->second), "",
          tolerance_of(loader, {name}).rounding});
   }
-  execution::MemoryStack stack(std::move(strategies));
-  stack.check_promises();
-  return stack;
+  return execution::MemoryStack(std::move(strategies), execution::MemoryStack::Promises::checked);
 }
 
 recipe::Tolerance tolerance_of(plugin::Loader& loader, const std::vector<std::string>& names) {
@@ -228,70 +199,21 @@ std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::
   return packing;
 }
 
-Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const execution::MemoryStack& memory,
+Trajectory run_cell(plugin::Loader& loader, const Setting& setting, execution::MemoryStack memory,
                     const Failure& failure, bool expanded) {
   planner::install_byte_counter();
   const planner::PeakMark held(setting.devices.front());
-  const std::string& name = setting.subject.component;
-  const std::shared_ptr<WeightSource> source = setting.subject.open();
-  assembly::BuildOptions options;
-  options.dtype = setting.dtype;
-  options.trained = setting.trained == Trained::all;
-  options.format = memory.format();
-  options.expanded = expanded;
-  options.device = setting.devices.front();
-  assembly::refuse_packed_training(options);
-  if (!loader.registry().models.contains(name)) loader.require("model", name);
-  const Options model_options = options_of(loader, "model", name);
-  const auto create = [&](assembly::SourceBuilder& builder) {
-    return plugin::guard(name, "create", [&] {
-      return loader.registry().models.at(name).create({model_options, *source, setting.subject.config, builder});
-    });
-  };
-  options.headers_only = true;
-  assembly::SourceBuilder headers(*source, options);
-  const auto outline = create(headers);
-  const PlacementPlan placement = plan_of(loader, setting, *outline, headers.inventory(), *source, options);
-  const execution::LayerDevices devices(*outline, placement, setting.placement);
-  options.headers_only = false;
-  options.device = placement.prologue;
-  options.device_of = [&](const std::string& layer) { return devices.of(layer); };
-  assembly::SourceBuilder builder(*source, options);
-  const auto model = create(builder);
-  const std::vector<Parameter*> trained = trained_of(loader, setting, *model, builder.inventory(), devices);
-  const execution::MemoryStack no_strategy;
-  const execution::MemoryStack& used = expanded ? no_strategy : memory;
-  if (used.residency() != nullptr) used.residency()->plan(model->blocks());
-  const auto objective = make(loader, loader.registry().objectives, "objective", setting.objective);
-  RandomBatches data(shapes_of(*model, *objective, {}), kSamples, setting.micro_batches, at::kCPU, kSeed);
-  const int64_t weights = held.held();
-  Trajectory trajectory = train_steps(
-      {*model, trained, *objective, used, placement, data, kSeed, setting.max_grad_norm, setting.fused_backward},
-      kSteps, failure);
-  trajectory.peak_bytes += weights;
-  return trajectory;
-}
-
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : " + ") + name;
-  return text.empty() ? "none" : text;
-}
-
-std::string table_head() {
-  return "Heavy operations: those of all steps, with what the first one tests (it runs every recomputed block several "
-         "times).\nCells that are not run since nothing recomputes hold a strategy that has nothing to do without "
-         "one that does; it is tested in the others.\n\n| model | dtype | trained | micro-batches | strategies | "
-         "compared with | tolerance | peak | heavy operations "
-         "| "
-         "result |\n|---|---|---|---|---|---|---|---|---|---|\n";
-}
-
-std::string Row::text() const {
-  char allowed[64] = "0";
-  if (apart) std::snprintf(allowed, sizeof allowed, "%g, dense %g", tolerance.rounding, tolerance.dense);
-  return "| " + setting + " | " + subset + " | " + against + " | " + (heavy.empty() ? "" : allowed) + " | " +
-         (heavy.empty() ? "" : format_bytes(static_cast<double>(peak_bytes))) + " | " + heavy + " | " + result + " |";
+  const recipe::Recipe recipe = recipe_of(loader, setting);
+  const assembly::Devices devices(setting.devices);
+  assembly::Components components(recipe, loader, devices);
+  const auto placement = components.placement();
+  assembly::LoadedModel loaded = assembly::ModelLoader(components, spec_of(setting))
+                                     .load(std::move(memory), {.placement = placement.get(), .expanded = expanded});
+  if (setting.several_devices) require_several_devices(loaded.placement, setting.placement);
+  const auto objective = components.objective();
+  return train_loaded(
+      loaded, *objective, held,
+      {{}, kSamples, setting.micro_batches, at::kCPU, kSeed, setting.max_grad_norm, setting.fused_backward}, failure);
 }
 
 Row compare_cells(const Setting& setting, const std::string& subset, const std::string& against,
@@ -314,14 +236,13 @@ const Trajectory& SubsetCheck::base(const std::vector<std::string>& packing) {
   if (bases_.contains(packing)) return bases_.at(packing);
   execution::MemoryStack stack = stack_of(loader_, packing, changes_);
   stack.keep_packing_only();  // a strategy may do more, and need others for that
-  return bases_[packing] = run_cell(loader_, setting_, stack);
+  return bases_[packing] = run_cell(loader_, setting_, std::move(stack));
 }
 
 void SubsetCheck::judge_packed(Row& row, const Trajectory& run, const std::vector<std::string>& packed) {
-  row.tolerance = tolerance_of(loader_, packed);
-  row.apart = distance(run, base({}));
+  const bool near = is_near_dense(row, run, base({}), tolerance_of(loader_, packed));
   row.result += "; " + row.apart->text() + " from dense weights";
-  if (row.apart->within(row.tolerance.dense)) return;
+  if (near) return;
   char allowed[96];
   std::snprintf(allowed, sizeof allowed, ", more than the declared %g", row.tolerance.dense);
   row.verdict = Row::differs;
@@ -341,13 +262,10 @@ Row SubsetCheck::check(const std::vector<std::string>& names) {
     row.against = alone ? "its weights held densely" : join(packed);
     const Trajectory trajectory = run(names);
     measure(row, trajectory);
-    if (alone && tolerance_of(loader_, packed).rounding > 0) {
-      const Distance apart = distance(trajectory, run(packed, /*expanded=*/true));
-      row.verdict = apart.within(tolerance_of(loader_, packed).dense) ? Row::equal : Row::differs;
-      row.result = (row.verdict == Row::equal ? "within rounding, " : "DIFFERS: ") + apart.text();
-    } else {
-      compare(row, trajectory, alone ? run(packed, /*expanded=*/true) : base(packed));
-    }
+    if (alone)
+      compare_expanded(row, trajectory, run(packed, /*expanded=*/true), tolerance_of(loader_, packed));
+    else
+      compare(row, trajectory, base(packed));
     if (!packed.empty()) judge_packed(row, trajectory, packed);
   });
   return row;

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <plugin/loader.hpp>
+#include <prove/comparison.hpp>
 #include <recipe/schema.hpp>
-#include <prove/difference.hpp>
 
 #include <functional>
 #include <map>
@@ -62,7 +62,8 @@ std::vector<std::string> rounding_strategies(const plugin::Loader& loader);
 std::vector<std::string> own_strategies(const plugin::Loader& loader);
 /// Fresh strategies with the defaults of their manifests, but for `changes` (by strategy, options that differ).
 using Changes = std::map<std::string, Table>;
-execution::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names, const Changes& changes = {});
+execution::MemoryStack stack_of(plugin::Loader& loader, const std::vector<std::string>& names,
+                                const Changes& changes = {});
 /// Those of `names` that pack weights: they change what is computed, the others must not.
 std::vector<std::string> packing(plugin::Loader& loader, const std::vector<std::string>& names);
 /// Of those of `names` that pack weights; exact otherwise.
@@ -70,33 +71,8 @@ recipe::Tolerance tolerance_of(plugin::Loader& loader, const std::vector<std::st
 
 /// Three steps of one cell. `expanded`: no strategy acts, but weights are what the packing of `memory` says they are,
 /// held densely. Throws Error (bad_recipe) when weights are to be trained and packed.
-Trajectory run_cell(plugin::Loader& loader, const Setting& setting, const execution::MemoryStack& memory,
+Trajectory run_cell(plugin::Loader& loader, const Setting& setting, execution::MemoryStack memory,
                     const Failure& failure = {}, bool expanded = false);
-
-/// A line of the table.
-struct Row {
-  enum Verdict {
-    equal,    ///< bit for bit; packed weights also within their tolerance
-    refused,  ///< with an error of the recipe (bad_recipe)
-    idle,     ///< not run: a strategy of it would have nothing to do
-    differs,
-    failed,
-  };
-  std::string setting{};  ///< "toy | fp32 | lora, default targets | 1"
-  std::string subset{};   ///< "full_checkpointing + fp8_weight_only"
-  std::string against{};  ///< "none", or the strategies that pack weights, alone
-  Verdict verdict = failed;
-  std::string result{};             ///< in words
-  std::optional<Distance> apart{};  ///< with packed weights: from the run with those of the file
-  recipe::Tolerance tolerance{};    ///< what `apart` was held to
-  int64_t peak_bytes = 0;           ///< of weights, adapter and steps on the first device; 0: not run
-  std::string heavy{};              ///< Trajectory::heavy_operations
-  [[nodiscard]] bool passed() const { return verdict == equal || verdict == refused || verdict == idle; }
-  [[nodiscard]] std::string text() const;  ///< as a row of a Markdown table
-};
-/// Head of the table.
-std::string table_head();
-std::string join(const std::vector<std::string>& names);
 
 /// `run` against what it should equal. `may_refuse`: an error of the recipe (bad_recipe) is a refusal, for callers to
 /// hold against what they expect; else it is a failure as any other.

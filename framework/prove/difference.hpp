@@ -2,8 +2,8 @@
 /// check` and the equivalence matrix.
 #pragma once
 
-#include <recipe/schema.hpp>
 #include <prove/trajectory.hpp>
+#include <recipe/schema.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -2,11 +2,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <adapter/inject.hpp>
-#include <recipe/default_options.hpp>
+#include <assembly/random_source.hpp>
 #include <execution/keyed_random.hpp>
 #include <prove/axes.hpp>
 #include <prove/plugin_cells.hpp>
-#include <assembly/random_source.hpp>
+#include <recipe/default_options.hpp>
 
 #include <algorithm>
 #include <map>

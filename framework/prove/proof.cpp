@@ -1,14 +1,9 @@
-#include <torch/version.h>
 #include <base/files.hpp>
-#include <base/hash.hpp>
 #include <base/json_depth.hpp>
 #include <nlohmann/json.hpp>
-#include <recipe/load.hpp>
 #include <prove/proof.hpp>
-#include <trainer/sdk/fingerprint.hpp>
 
 #include <algorithm>
-#include <array>
 
 namespace trainer::prove {
 namespace {
@@ -19,30 +14,11 @@ using Json = nlohmann::ordered_json;
 constexpr auto kFile = "proof.json";
 constexpr std::size_t kFileLimit = 1 << 24;
 
-/// Whether a key of the recipe decides what a proof runs: where things lie and what is done besides training does not.
-bool matters(const std::string& key) {
-  static constexpr std::array kEnds{".tokenizer", ".device", ".folder", ".metadata"};
-  if (std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return key.ends_with(end); })) return false;
-  if (key == "text_encoder.path" || key.starts_with("autoencoder")) return false;
-  static constexpr std::array kStarts{"run.seed",
-                                      "model",
-                                      "text_encoder",
-                                      "data",
-                                      "adapter",
-                                      "objective",
-                                      "memory",
-                                      "placement",
-                                      "train.batch_size",
-                                      "train.micro_batch_size",
-                                      "optimizer.fused_backward"};
-  return std::any_of(kStarts.begin(), kStarts.end(), [&](const char* start) { return key.starts_with(start); });
-}
-
-Json to_json(const Comparison& line) {
-  Json json{{"run", line.run},
+Json to_json(const Row& line) {
+  Json json{{"run", line.subset},
             {"against", line.against},
-            {"passed", line.passed},
-            {"compared", line.judged},
+            {"passed", line.passed()},
+            {"compared", line.verdict != Row::not_compared},
             {"result", line.result},
             {"peak_bytes", line.peak_bytes},
             {"heavy_operations", line.heavy}};
@@ -51,23 +27,24 @@ Json to_json(const Comparison& line) {
     json["from_dense_weights"] = {{"loss", line.apart->loss},
                                   {"gradients", line.apart->gradients},
                                   {"gradients_after_steps", line.apart->later},
-                                  {"tolerance", line.tolerance}};
+                                  {"tolerance", line.tolerance.dense}};
   return json;
 }
 
 }  // namespace
 
 bool Proof::passed() const {
-  return std::all_of(lines.begin(), lines.end(), [](const Comparison& line) { return line.passed || !line.judged; });
+  return std::all_of(lines.begin(), lines.end(),
+                     [](const Row& line) { return line.passed() || line.verdict == Row::not_compared; });
 }
 
 bool Proof::complete() const {
-  return std::all_of(lines.begin(), lines.end(), [](const Comparison& line) { return line.judged; });
+  return std::all_of(lines.begin(), lines.end(), [](const Row& line) { return line.verdict != Row::not_compared; });
 }
 
 std::string Proof::verdict() const {
   if (!passed()) return "differs";
-  const bool packed = std::any_of(lines.begin(), lines.end(), [](const Comparison& line) { return line.apart; });
+  const bool packed = std::any_of(lines.begin(), lines.end(), [](const Row& line) { return line.apart.has_value(); });
   std::string text = packed ? "bit-equal but for packed weights, which are within their tolerance" : "bit-equal";
   if (!complete()) text += "; not everything could be compared";
   return text;
@@ -80,29 +57,8 @@ Json to_json(const Proof& proof) {
             {"steps", proof.steps},     {"weight_bytes", proof.weight_bytes},
             {"notes", proof.notes}};
   json["comparisons"] = Json::array();
-  for (const Comparison& line : proof.lines) json["comparisons"].push_back(to_json(line));
+  for (const Row& line : proof.lines) json["comparisons"].push_back(to_json(line));
   return json;
-}
-
-std::map<std::string, std::string> proof_subject(const recipe::Recipe& recipe, const identity::Strangers& strangers,
-                                                 const std::optional<planner::BudgetPlan>& plan) {
-  FieldHash keys, ways;
-  for (const auto& [key, value] : recipe::flatten(recipe))
-    if (matters(key)) keys.add(key).add(value);
-  std::string plugins, devices;
-  for (const std::string& one : identity::describe(strangers)) plugins += (plugins.empty() ? "" : ", ") + one;
-  for (const std::string& device : recipe.placement.devices) devices += (devices.empty() ? "" : ", ") + device;
-  if (plan) {
-    ways.add(plan->format);
-    for (const planner::PlannedBlock& block : plan->blocks) ways.add(block.name).add(block.way);
-  }
-  return {{"recipe", keys.hex()},
-          {"trainer", TRAINER_VERSION},
-          {"torch", TORCH_VERSION},
-          {"fingerprint", TRAINER_SDK_FINGERPRINT},
-          {"plugins", plugins},
-          {"device", devices},
-          {"plan", plan ? ways.hex() : ""}};
 }
 
 fs::path store_proof(const fs::path& folder, const Proof& proof, const std::map<std::string, std::string>& subject) {

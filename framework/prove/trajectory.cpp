@@ -1,10 +1,10 @@
 #include <ATen/core/Tensor.h>
 #include <base/units.hpp>
+#include <execution/keyed_random.hpp>
+#include <execution/trainer.hpp>
 #include <planner/byte_counter.hpp>
 #include <planner/uncounted_copy.hpp>
-#include <execution/keyed_random.hpp>
 #include <prove/trajectory.hpp>
-#include <execution/trainer.hpp>
 
 namespace trainer::prove {
 namespace {
@@ -105,7 +105,7 @@ Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure
   std::optional<optim::FusedBackward> fused;
   if (bench.fused_backward) fused.emplace(optimizer);
   execution::Parts parts{bench.model, objective, bench.memory, bench.placement, random,
-                     bench.data,  optimizer, nullptr,      schedule,        bench.max_grad_norm};
+                         bench.data,  optimizer, nullptr,      schedule,        bench.max_grad_norm};
   parts.fused = fused ? &*fused : nullptr;
   execution::Trainer trainer(parts, 0);
   for (int64_t step = 0; step < steps; ++step)
@@ -116,6 +116,18 @@ Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure
     trajectory.weights[parameter->name()] = planner::uncounted_copy(parameter->value());
   trajectory.recompute = trainer.recompute_state().reports;
   trajectory.recomputed = !trainer.recompute_state().input_bytes.empty();
+  return trajectory;
+}
+
+Trajectory train_loaded(assembly::LoadedModel& loaded, const Objective& objective, const planner::PeakMark& held,
+                        const Exercise& exercise, const Failure& failure) {
+  RandomBatches data(shapes_of(*loaded.model, objective, exercise.sizes), exercise.samples, exercise.micro_batches,
+                     exercise.data, exercise.seed);
+  const int64_t weights = held.held();
+  Trajectory trajectory = train_steps({*loaded.model, loaded.trained, objective, loaded.memory, loaded.placement, data,
+                                       exercise.seed, exercise.max_grad_norm, exercise.fused_backward},
+                                      kSteps, failure);
+  trajectory.peak_bytes += weights;
   return trajectory;
 }
 

@@ -1,7 +1,9 @@
 /// @file All that a few optimiser steps show, recorded.
 #pragma once
 
+#include <assembly/model_loader.hpp>
 #include <execution/memory_stack.hpp>
+#include <planner/byte_counter.hpp>
 #include <prove/random_batches.hpp>
 #include <trainer/sdk/placement.hpp>
 
@@ -50,5 +52,22 @@ struct Failure {
 /// Trains with AdamW at a rate that moves every weight. With a `failure` each step is tried, dies there and is
 /// repeated; the record is that of the repetitions.
 Trajectory train_steps(const Bench& bench, int64_t steps, const Failure& failure = {});
+
+/// Of every run that is compared.
+inline constexpr int64_t kSteps = 3;
+
+/// How a loaded model is trained for a proof.
+struct Exercise {
+  Sizes sizes;  ///< of random data
+  int64_t samples = 1, micro_batches = 1;
+  at::Device data = at::kCPU;
+  uint64_t seed = 0;
+  double max_grad_norm = 1.0;
+  bool fused_backward = false;
+};
+
+/// The same for a model as it was loaded, on random data. Its peak includes what is held since `held`.
+Trajectory train_loaded(assembly::LoadedModel& loaded, const Objective& objective, const planner::PeakMark& held,
+                        const Exercise& exercise, const Failure& failure = {});
 
 }  // namespace trainer::prove

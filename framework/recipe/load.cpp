@@ -2,6 +2,7 @@
 
 #include <recipe/compose.hpp>
 #include <recipe/fields.hpp>
+#include <recipe/locate.hpp>
 #include <recipe/rules.hpp>
 #include <recipe/values.hpp>
 #include <recipe/write.hpp>
@@ -252,9 +253,7 @@ std::string ComponentList::unknown(std::string_view kind, std::string_view name)
          (list.empty() ? "; no plugin of this kind was found" : list);
 }
 
-namespace {
-
-Recipe from_tree(Node root, const std::string& file, std::span<const std::string> overrides,
+Recipe read_tree(Node root, const std::string& file, std::span<const std::string> overrides,
                  std::span<const ComponentSchema> components, const LoadOptions& options) {
   root.position = {file, 1, 1};
   Reading reading;
@@ -266,19 +265,18 @@ Recipe from_tree(Node root, const std::string& file, std::span<const std::string
   check_rules(recipe, root, reading.problems);
   reading.problems.throw_if_any(ExitCode::bad_recipe);
   recipe.paths_as_written = std::move(reading.paths_as_written);
+  recipe.positions = positions_of(root);
   fill_in_paths(recipe);
   return recipe;
 }
 
-}  // namespace
-
 Recipe load(const std::string& file, std::span<const std::string> overrides,
             std::span<const ComponentSchema> components, const LoadOptions& options) {
-  return from_tree(read_with_bases(file), file, overrides, components, options);
+  return read_tree(read_with_bases(file), file, overrides, components, options);
 }
 
 Recipe load_stored(const std::string& text, const std::string& name, std::span<const ComponentSchema> components) {
-  return from_tree(read_stored(text, name), name, {}, components, {.paths_must_exist = false});
+  return read_tree(read_stored(text, name), name, {}, components, {.paths_must_exist = false});
 }
 
 void check_syntax(const std::string& file) { read_with_bases(file); }

@@ -1,6 +1,7 @@
 /// @file Recipes in and out: TOML files with `extends` and `--set` to a checked Recipe, and back to resolved TOML.
 #pragma once
 
+#include <recipe/document.hpp>
 #include <recipe/recipe.hpp>
 #include <recipe/schema.hpp>
 
@@ -23,6 +24,10 @@ struct LoadOptions {
 /// Throws Error: not_found (no such file), bad_recipe with all mistakes at once, one "file:line:col: message" a line.
 Recipe load(const std::string& file, std::span<const std::string> overrides,
             std::span<const ComponentSchema> components, const LoadOptions& options = {});
+
+/// The same from a tree (see compose.hpp), read from `file`.
+Recipe read_tree(Node root, const std::string& file, std::span<const std::string> overrides,
+                 std::span<const ComponentSchema> components, const LoadOptions& options);
 
 /// A recipe that a run stored (to_toml with absolute paths), from memory: no file is read or written, no path needs to
 /// exist. Throws Error as load does, with `name` for the file.

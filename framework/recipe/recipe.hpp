@@ -22,6 +22,9 @@ struct SourcePosition {
   [[nodiscard]] std::string text() const;
 };
 
+/// By dotted key ("data.0.folder"); keys that have their default are missing.
+using Positions = std::map<std::string, SourcePosition>;
+
 struct Run {
   std::string name;    ///< load() fills in the recipe's file name without extension
   std::string output;  ///< load() fills in runs/<name>
@@ -82,6 +85,10 @@ struct Memory {
 
 struct Placement : Component {
   std::vector<std::string> devices = {"cpu"};
+  std::vector<std::string> simulated;  ///< memory of sim:0, sim:1, ... like "24GB"; empty: without a limit
+
+  /// The same in bytes.
+  [[nodiscard]] std::vector<int64_t> simulated_bytes() const;
 };
 
 struct Sample {
@@ -152,6 +159,7 @@ struct Recipe {
   std::string file;  ///< the recipe file as it was named
   /// Dotted key -> the path as the user wrote it, for outputs that must not carry absolute paths.
   std::map<std::string, std::string> paths_as_written;
+  Positions positions;  ///< of what was written
 };
 
 }  // namespace trainer::recipe

@@ -1,3 +1,4 @@
+#include <base/units.hpp>
 #include <recipe/rules.hpp>
 
 #include <recipe/paths.hpp>
@@ -138,6 +139,21 @@ class Rules {
     }
     check_device(recipe_.text_encoder.device, "text_encoder", "device");
     check_device(recipe_.autoencoder.device, "autoencoder", "device");
+    check_simulated();
+  }
+
+  void check_simulated() {
+    const Placement& placement = recipe_.placement;
+    for (const std::string& text : placement.simulated)
+      if (parse_bytes(text).value_or(0) <= 0)
+        problems_.add(at("placement", "simulated"), "placement.simulated: " + in_quotes(text) +
+                                                        " is no amount of memory; write for example \"24GB\"");
+    const auto simulated = [](const std::string& device) { return device.starts_with("sim"); };
+    if (!placement.simulated.empty() && std::none_of(placement.devices.begin(), placement.devices.end(), simulated) &&
+        !simulated(recipe_.text_encoder.device) && !simulated(recipe_.autoencoder.device))
+      problems_.add(at("placement", "simulated"),
+                    "placement.simulated: no simulated device is used; name \"sim:0\" in placement.devices, or leave "
+                    "the key out");
   }
 
   /// "cpu", "cuda", "cuda:1": which devices there are is seen when the run starts.
@@ -223,6 +239,12 @@ std::string name_from(const std::string& file) {
 }
 
 }  // namespace
+
+std::vector<int64_t> Placement::simulated_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const std::string& text : simulated) bytes.push_back(parse_bytes(text).value_or(0));
+  return bytes;
+}
 
 bool Recipe::validates() const {
   return validation.fraction > 0 ||

@@ -85,8 +85,16 @@ const std::vector<Field<Placement>>& placement_fields() {
       field(&Placement::devices, {.key = "devices",
                                   .type = kString | kStringList,
                                   .min_items = 1,
-                                  .help = "The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"].",
+                                  .help = "The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"]; "
+                                          "[\"sim:0\", \"sim:1\"] are simulated.",
                                   .alias = "device"}),
+      field(&Placement::simulated,
+            {.key = "simulated",
+             .type = kString | kStringList,
+             .max_items = 16,
+             .help = "The memory of the simulated devices \"sim:0\", \"sim:1\", ..., one amount a device, e.g. "
+                     "[\"24GB\", \"24GB\"]: there are as many, and what does not fit is out of memory. Left out, there "
+                     "are four without a limit."}),
   };
   return fields;
 }

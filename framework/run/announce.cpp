@@ -26,7 +26,7 @@ void announce_steps(int64_t done, int64_t steps) {
 
 void announce(assembly::Assembly& assembly, const Training& training, const preparation::Prepared& data,
               distributed::Group& ranks) {
-  const recipe::Recipe& recipe = assembly.recipe();
+  const recipe::Recipe& recipe = assembly.recipe;
   const assembly::LoadedModel& loaded = training.model();
   int64_t trained = 0;
   for (const Parameter* parameter : loaded.trained) trained += parameter->value().numel();
@@ -40,8 +40,8 @@ void announce(assembly::Assembly& assembly, const Training& training, const prep
   const std::string held_out =
       data.held_out > 0 ? " (" + std::to_string(data.held_out) + " more held out for validation)" : "";
   const std::string shared = ranks.size() > 1
-                                 ? ", " + ranks.describe() + " with " + std::to_string(assembly.share().micro_batches) +
-                                       " x " + std::to_string(assembly.share().micro_batch_size) + " samples of a step"
+                                 ? ", " + ranks.describe() + " with " + std::to_string(assembly.share.micro_batches) +
+                                       " x " + std::to_string(assembly.share.micro_batch_size) + " samples of a step"
                                  : "";
   log_info(std::to_string(data.pictures) + (recipe.pictures() ? " picture" : " text") +
            (data.pictures == 1 ? "" : "s") + held_out + ", batch " + std::to_string(recipe.train.batch_size) + ", " +
@@ -52,8 +52,9 @@ void announce(assembly::Assembly& assembly, const Training& training, const prep
 
 void describe_run(assembly::Assembly& assembly, RunFolder& folder, distributed::Group& ranks) {
   if (!ranks.writer()) return;
-  const recipe::Recipe& recipe = assembly.recipe();
-  const identity::Strangers strangers = identity::strangers_of(recipe, assembly.loader(), assembly.plan());
+  const recipe::Recipe& recipe = assembly.recipe;
+  const identity::Strangers strangers =
+      identity::strangers_of(recipe, assembly.components.plugins(), assembly.strategies.plan());
   const bool known = identity::attested(strangers);
   if (!known) log_warning(identity::attestation_warning(strangers, recipe.file));
   const std::filesystem::path file = folder.path() / "run.json";
@@ -63,7 +64,8 @@ void describe_run(assembly::Assembly& assembly, RunFolder& folder, distributed::
   const auto before = json;
   json["strangers"] = identity::describe(strangers);
   json["attested"] = known;
-  json["proof"] = prove::describe_stored_proof(folder.path(), prove::proof_subject(recipe, strangers, assembly.plan()));
+  json["proof"] = prove::describe_stored_proof(folder.path(),
+                                               identity::proof_subject(recipe, strangers, assembly.strategies.plan()));
   if (json != before) write_file_atomically(file, json.dump(1) + "\n");
   write_file_atomically(folder.path() / "recipe.toml", recipe::to_toml(recipe));
 }

@@ -73,16 +73,18 @@ void Checkpoints::begin(Training& training) {
   if (!ranks_.writer()) return;
   folder_.require_mine();  // loading takes minutes
   const int64_t done = training.steps_done();
-  const bool trains = done < recipe_.run.steps;
-  if (done > 0 && trains) {
+  if (done > 0 && done < recipe_.run.steps) {
     attempts_.emplace(folder_.path(), done, recipe_.checkpoint.fallback, [this] { return folder_.is_mine(); });
     if (!attempts_->warning().empty()) log_warning(attempts_->warning());
   }
   checkpoint::note_committed(
       folder_.path(), folder_.run_id(),
       last_.empty() ? std::nullopt : std::optional(checkpoint::Committed{done, fs::absolute(last_)}));
-  if (trains)
-    folder_.checkpoints().reserve_for(content(training), [this](const std::string& problem) { record_.warn(problem); });
+}
+
+void Checkpoints::reserve_room(Training& training) {
+  if (!ranks_.writer() || training.steps_done() >= recipe_.run.steps) return;
+  folder_.checkpoints().reserve_for(content(training), [this](const std::string& problem) { record_.warn(problem); });
 }
 
 bool Checkpoints::is_due(int64_t step) const {
@@ -131,9 +133,11 @@ void Checkpoints::reached(int64_t step) {
   if (attempts_) attempts_->reached(step);
 }
 
+void Checkpoints::release_room() {
+  if (ranks_.writer()) folder_.checkpoints().release_reserve();
+}
+
 void Checkpoints::end() {
-  if (!ranks_.writer()) return;
-  folder_.checkpoints().release_reserve();
   if (attempts_) attempts_->ended_well();
 }
 

@@ -27,8 +27,10 @@ class Checkpoints {
   /// Collective. Puts the newest whole checkpoint, or the one that --resume names, into `training`. Throws Error when
   /// it is of another recipe, of other weights or of other data; nothing happens without one.
   void resume(Training& training);
-  /// Before the first step: room for the last save, and a count of the runs that resumed from this checkpoint.
+  /// Before the first step. Throws Error when too many runs resumed from this checkpoint and ended at one step.
   void begin(Training& training);
+  /// Keeps room on the disk for the last save, as checkpoint.reserve says; after all else that is written before it.
+  void reserve_room(Training& training);
 
   /// Whether the recipe wants one after this step.
   [[nodiscard]] bool is_due(int64_t step) const;
@@ -36,7 +38,9 @@ class Checkpoints {
   void save(Training& training, Save when);
   /// A step is done; a next process that fails at the same step is noticed.
   void reached(int64_t step);
-  /// The run ends well: nothing more is saved.
+  /// No more checkpoints come: the room is free for results.
+  void release_room();
+  /// The run ends well, or was asked to stop.
   void end();
   /// The newest; empty before there is one.
   [[nodiscard]] const std::filesystem::path& last() const { return last_; }

@@ -13,12 +13,13 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <checkpoint/store.hpp>
+#include <checkpoint/train_state.hpp>
 #include <data/image.hpp>
 #include <nlohmann/json.hpp>
 #include <planner/byte_counter.hpp>
-#include <run/export.hpp>
-#include <checkpoint/train_state.hpp>
 #include <preparation/cache_phase.hpp>
+#include <recipe/load.hpp>
+#include <run/export.hpp>
 
 #include <fstream>
 
@@ -36,16 +37,16 @@ std::vector<std::string> lines_of(const std::string& file) {
   return lines;
 }
 
-assembly::Request request_of(const nlohmann::json& settings) {
-  assembly::Request request;
-  request.recipe = settings.at("recipe");
-  request.overrides = settings.at("set").get<std::vector<std::string>>();
-  request.overrides.push_back("cache.folder=" + settings.at("folder").get<std::string>() + "/cache");
-  request.libtorch = settings.at("libtorch").get<std::string>();
-  request.images = settings.at("images").get<std::string>();
-  for (const std::string folder : settings.at("plugins")) request.plugins.push_back({folder, "build tree"});
-  request.quiet = true;
-  return request;
+recipe::Recipe recipe_of(const nlohmann::json& settings, const plugin::Loader& plugins) {
+  auto overrides = settings.at("set").get<std::vector<std::string>>();
+  overrides.push_back("cache.folder=" + settings.at("folder").get<std::string>() + "/cache");
+  return recipe::load(settings.at("recipe"), overrides, plugin::schemas(plugins.found()));
+}
+
+std::vector<plugin::SearchFolder> plugins_of(const nlohmann::json& settings) {
+  std::vector<plugin::SearchFolder> folders;
+  for (const std::string folder : settings.at("plugins")) folders.push_back({folder, "build tree"});
+  return folders;
 }
 
 class Phases {
@@ -53,12 +54,13 @@ class Phases {
   explicit Phases(const nlohmann::json& settings)
       : folder_(settings.at("folder").get<std::string>()),
         captions_(lines_of(settings.at("captions"))),
-        request_(request_of(settings)),
-        assembly_(request_),
-        console_(preparation::console_options(request_)),
+        plugins_(plugins_of(settings)),
+        assembly_(recipe_of(settings, plugins_), plugins_,
+                  {.libtorch = settings.at("libtorch").get<std::string>(), .nccl = {}}),
+        console_(preparation::console_options(/*quiet=*/true)),
         checkpoints_(folder_ / "run", "bench"),
-        samples_(preparation::prepare_samples(assembly_, {assembly_.recipe().sample.prompts.front()}, console_)),
-        trained_(assembly_.load_model(assembly::ModelUse::train)),
+        samples_(preparation::prepare_samples(assembly_, {assembly_.recipe.sample.prompts.front()}, console_)),
+        trained_(load()),
         optimizer_(trained_.trained, {}) {
     samples_.settings.seeds.resize(1);
     for (const Parameter* parameter : trained_.trained)
@@ -79,13 +81,13 @@ class Phases {
 
   void run(const std::string& phase) {
     if (phase == "load") {
-      assembly_.load_model(assembly::ModelUse::train);
+      load();
     } else if (phase == "captions") {
       preparation::prepare_samples(assembly_, captions_, console_);
     } else if (phase == "pictures") {
       preparation::prepare(assembly_, console_);
     } else if (phase == "sample") {
-      sampling::draw(trained_, samples_, [this] { return assembly_.autoencoder(); }, {});
+      sampling::draw(trained_, samples_, [this] { return assembly_.encoders.autoencoder(); }, {});
     } else if (phase == "save") {
       checkpoint::Progress progress;
       progress.step = ++step_;
@@ -97,9 +99,14 @@ class Phases {
   }
 
  private:
+  assembly::LoadedModel load() {
+    const auto placement = assembly_.components.placement();
+    return assembly_.models.load(assembly_.strategies.stack(), {assembly::Weights::file, placement.get()});
+  }
+
   fs::path folder_;
   std::vector<std::string> captions_;
-  assembly::Request request_;
+  plugin::Loader plugins_;
   assembly::Assembly assembly_;
   metrics::Console console_;
   checkpoint::Store checkpoints_;

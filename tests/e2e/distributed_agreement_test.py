@@ -89,8 +89,7 @@ class Agreement(RanksCase):
             self.assertIn("the recipe of rank 1 (host ", err)
 
     def test_one_device_for_two(self):
-        env = {"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"], "TRAINER_SIM_CAPACITIES": "0"}
-        for err in self.refused(UNAVAILABLE, 'placement.devices=["sim:0"]', env=env):
+        for err in self.refused(UNAVAILABLE, 'placement.devices=["sim:0"]', 'placement.simulated=["1TB"]'):
             self.assertIn("rank 0 (host ", err)
             self.assertIn("would both use sim:0", err)
 

@@ -2,7 +2,6 @@
 other numbers of ranks, and the environments of the launchers."""
 
 import json
-import os
 import re
 import unittest
 
@@ -10,7 +9,6 @@ from program import PROGRAM, SMALL, environment, log_lines, settings
 from ranks import FOUR, RanksCase, free_port, torchrun
 
 BAD_RECIPE, USAGE, UNAVAILABLE, NON_FINITE = 78, 2, 69, 76
-LIBRARY = {"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"]}
 ENCODERS = ('text_encoder.device="cpu"', 'autoencoder.device="cpu"')
 
 
@@ -75,9 +73,9 @@ class Distributed(RanksCase):
         self.assertAlmostEqual(peak / plan["devices"][0]["total"], 1, delta=0.1)
 
     def test_on_devices_gradients_go_while_the_backward_runs(self):
-        env = {**LIBRARY, "TRAINER_SIM_CAPACITIES": "0,0"}
         run = self.folder / "run"
-        processes = self.launch(run, 2, 'placement.devices=["sim:0"]', *ENCODERS, env=env, options=["--profile", "2"])
+        two = ('placement.devices=["sim:0"]', 'placement.simulated=["1TB", "1TB"]')
+        processes = self.launch(run, 2, *two, *ENCODERS, options=["--profile", "2"])
         told = self.ends(processes, 0)[0]
         pieces = re.search(r"gradients go to the other ranks in (\d+) piece\(s\), (\d+) of them complete before", told)
         self.assertIsNotNone(pieces, told)
@@ -116,7 +114,7 @@ class Distributed(RanksCase):
 
     def test_more_ranks_than_devices(self):
         many = ('placement.kind="split"', 'placement.devices=["sim:0", "sim:1"]')
-        variables = {**LIBRARY, **torchrun(3, 4, 1)}
+        variables = torchrun(3, 4, 1)
         self.expect(UNAVAILABLE, "start fewer processes", "check", SMALL, *settings(*many, **FOUR), env=variables)
 
     def test_a_resume_with_other_numbers_of_ranks(self):
@@ -141,10 +139,10 @@ class Distributed(RanksCase):
     def test_ranks_of_split_models(self):
         two_devices = ('placement.kind="split"', 'placement.devices=["sim:0", "sim:1"]', *ENCODERS)
         self.train_ranks(self.folder / "cpu", 2, run__steps=3)
-        self.train_ranks(self.folder / "split", 2, *two_devices, env=LIBRARY, run__steps=3)
+        self.train_ranks(self.folder / "split", 2, *two_devices, run__steps=3)
         self.assertEqual(self.result(self.folder / "split", 3), self.result(self.folder / "cpu", 3))
         told = self.expect(
-            0, "sim:2 prologue", "check", SMALL, *settings(*two_devices, **FOUR), env={**LIBRARY, **torchrun(1, 2, 1)}
+            0, "sim:2 prologue", "check", SMALL, *settings(*two_devices, **FOUR), env=torchrun(1, 2, 1)
         )
         self.assertNotIn("sim:0", told.out)
 

@@ -1,7 +1,6 @@
 """`trainer plan`: what is foretold against what a run reports, and FLUX.2-dev's shapes without its weights."""
 
 import json
-import os
 import pathlib
 import re
 import unittest
@@ -305,7 +304,6 @@ resolution = 512
             "check",
             self.recipe,
             *settings(*devices),
-            env={"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"]},
         )
         print("\n" + told.out)
 

@@ -1,7 +1,6 @@
 """The validation loss of held-out pictures: what it does not depend on, what it leaves as it is, and where it is told."""
 
 import json
-import os
 import shutil
 import signal
 import unittest
@@ -10,7 +9,6 @@ from program import PICTURES, SMALL, log_lines, settings
 from ranks import PREEMPTED, RanksCase
 
 BAD_RECIPE, BAD_INPUT = 78, 65
-SIMULATED = {"TRAINER_DEVICE_LIBRARY": os.environ["TRAINER_SIM_DEVICES"]}
 TWO = ('placement.kind="split"', 'placement.devices=["sim:0", "sim:1"]', 'text_encoder.device="cpu"', 'autoencoder.device="cpu"')
 FOUR = {"train__batch_size": 4, "train__micro_batch_size": 1, "train__ema__decay": 0.9}
 HELD = {"validation__fraction": 0.2, "validation__every": 2}
@@ -63,7 +61,7 @@ class Validation(RanksCase):
 
     def test_two_devices_give_the_bits_of_one(self):
         self.train(self.folder / "one", **FOUR, **HELD)
-        self.expect(0, [], *self.arguments(self.folder / "two", *TWO, **FOUR, **HELD), env=SIMULATED)
+        self.expect(0, [], *self.arguments(self.folder / "two", *TWO, **FOUR, **HELD))
         self.assertEqual(validations(self.folder / "one"), validations(self.folder / "two"))
         self.assertEqual(len(validations(self.folder / "two")), 4)
 

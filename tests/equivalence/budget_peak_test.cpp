@@ -117,8 +117,7 @@ TEST_P(BudgetPeak, StaysUnderEveryBudgetAndChangesNothing) {
   EXPECT_FALSE(planning::answer_budget(question, smallest - 1));
 
   PlannedRecompute* planned = nullptr;
-  const execution::MemoryStack none = stack_of(planned);
-  const prove::Trajectory plain = prove::run_cell(loader(), setting, none);
+  const prove::Trajectory plain = prove::run_cell(loader(), setting, stack_of(planned));
   double before = -1;
   std::set<double> different;
   for (int i = 0; i <= 6; ++i) {
@@ -136,9 +135,9 @@ TEST_P(BudgetPeak, StaysUnderEveryBudgetAndChangesNothing) {
     EXPECT_LE(peak, budget);
     EXPECT_GT(static_cast<double>(peak), 0.85 * static_cast<double>(answer->peak))
         << "the room that is asked for is used";
-    const execution::MemoryStack memory = stack_of(planned);
+    execution::MemoryStack memory = stack_of(planned);
     planned->set(ways);
-    const auto differs = first_difference(prove::run_cell(loader(), setting, memory), plain);
+    const auto differs = first_difference(prove::run_cell(loader(), setting, std::move(memory)), plain);
     EXPECT_FALSE(differs) << differs->text();
     if (before >= 0) {
       EXPECT_LE(answer->recomputed_flops, before * 1.0001) << "more budget is never slower";

@@ -97,7 +97,7 @@ TEST_P(Matrix, EveryTrainedTensorLearns) {
   EXPECT_EQ(still, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(matrix_settings(testing::whole())),
+INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(testing::share_of(matrix_settings(testing::whole()))),
                          [](const auto& info) { return word_of(info.param); });
 
 /// Every two choices that meet in the whole matrix meet in the quick one.
@@ -114,6 +114,17 @@ TEST(QuickMatrix, HoldsEveryPairOfChoices) {
   };
   EXPECT_EQ(pairs(matrix_settings(false)), pairs(matrix_settings(true)));
   EXPECT_LE(matrix_settings(false).size() * 4, matrix_settings(true).size());
+}
+
+/// What CI runs of it: shares that together are the whole, each item in one.
+TEST(Shares, TogetherAreTheWhole) {
+  const std::vector<int> all{0, 1, 2, 3, 4, 5, 6};
+  EXPECT_EQ(testing::share_of(all, nullptr), all);
+  EXPECT_EQ(testing::share_of(all, "1/3"), (std::vector<int>{0, 3, 6}));
+  EXPECT_EQ(testing::share_of(all, "2/3"), (std::vector<int>{1, 4}));
+  EXPECT_EQ(testing::share_of(all, "3/3"), (std::vector<int>{2, 5}));
+  EXPECT_TRUE(testing::share_of(all, "9/9").empty());
+  for (const char* wrong : {"0/3", "4/3", "1-3"}) EXPECT_THROW(testing::share_of(all, wrong), std::invalid_argument);
 }
 
 /// A step that dies in any micro-batch, before its forward or with its activations kept, and is run again: as if

@@ -4,9 +4,9 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <support/components.hpp>
 #include <prove/conformance_model.hpp>
 #include <prove/plugin_cells.hpp>
+#include <support/components.hpp>
 
 #include "subjects.hpp"
 
@@ -110,10 +110,9 @@ TEST_F(ToyStrategies, DeclaredRoundingIsAllowed) {
   const prove::Setting setting{prove::miniature_of(loader, "conformance")};
   std::vector<execution::MemoryStack::Named> tight;
   tight.push_back({"rounded_format", loader.registry().memory.at("rounded_format").create(Options()), "", 1e-4});
-  execution::MemoryStack stack(std::move(tight));
-  stack.check_promises();
+  execution::MemoryStack stack(std::move(tight), execution::MemoryStack::Promises::checked);
   try {
-    prove::run_cell(loader, setting, stack);
+    prove::run_cell(loader, setting, std::move(stack));
     ADD_FAILURE() << "no error";
   } catch (const PluginError& error) {
     EXPECT_NE(std::string(error.what()).find("away from the product with its own dense()"), std::string::npos)

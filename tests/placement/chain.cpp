@@ -1,7 +1,7 @@
 #include "chain.hpp"
 
 #include <ATen/TensorOperators.h>
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 #include <base/rng.hpp>
 #include <cmath>

@@ -1,7 +1,7 @@
 /// @file Four simulated devices, registered once in this test program and before its first backward.
 #pragma once
 
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 namespace trainer::placement {
 

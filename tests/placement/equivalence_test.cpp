@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <equivalence/subjects.hpp>
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 #include <support/whole.hpp>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ TEST_P(Matrix, ASplitEqualsOneDevice) {
 
 std::vector<Setting> settings() {
   init_devices();
-  return equivalence::matrix_settings(testing::whole());
+  return testing::share_of(equivalence::matrix_settings(testing::whole()));
 }
 INSTANTIATE_TEST_SUITE_P(All, Matrix, ::testing::ValuesIn(settings()),
                          [](const auto& info) { return equivalence::word_of(info.param); });

@@ -2,7 +2,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 #include "chain.hpp"
 #include "devices.hpp"

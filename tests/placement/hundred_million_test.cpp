@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <planner/byte_counter.hpp>
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 #include "../memory/cells.hpp"
 

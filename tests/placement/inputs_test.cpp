@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <planner/byte_counter.hpp>
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 #include "../memory/cells.hpp"
 

@@ -1,7 +1,7 @@
 /// @file See matrix.hpp.
 #include "matrix.hpp"
 
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <map>
@@ -26,7 +26,7 @@ std::string idle(plugin::Loader& loader, const Names& names) {
   try {
     return prove::stack_of(loader, names).idle();
   } catch (const Error&) {
-    return {};  // told by the run
+    return {};  // the run reports it
   }
 }
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 #include <cstdio>
 

@@ -14,9 +14,7 @@ at::Device open_device(const std::string& name, const std::string& where) {
   const std::vector<at::Device> devices = assembly::parse_devices(names, where);
   Dl_info torch{};
   dladdr(reinterpret_cast<const void*>(&at::globalContext), &torch);
-  assembly::Request request;
-  request.libtorch = std::filesystem::canonical(torch.dli_fname).parent_path();
-  assembly::open_devices(devices, request);
+  assembly::open_devices(devices, {.libtorch = std::filesystem::canonical(torch.dli_fname).parent_path(), .nccl = {}});
   return devices.front();
 }
 

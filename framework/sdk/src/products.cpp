@@ -1,9 +1,12 @@
 /// @file See trainer/sdk/ops/products.hpp.
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <kernels/cpu.hpp>
+#include <torch/library.h>
 #include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
@@ -12,6 +15,7 @@
 #include <memory>
 #include <new>
 
+#include "fused/bindings.hpp"
 #include "op_region.hpp"
 
 namespace at::native::cpublas {
@@ -134,7 +138,9 @@ void multiply(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bas
   run(p);
 }
 
-Tensor multiply_packed(const Tensor& x, const Tensor& values, const Tensor& scale, int64_t block, bool turned) {
+namespace {
+
+Tensor packed_product(const Tensor& x, const Tensor& values, const Tensor& scale, int64_t block, bool turned) {
   const auto fits = [&] {
     if (x.dim() != 2 || values.dim() != 2 || scale.dim() != 2 || block <= 0) return false;
     return x.size(1) == values.size(turned ? 1 : 0) && scale.size(1) * block >= values.size(1) &&
@@ -155,6 +161,21 @@ Tensor multiply_packed(const Tensor& x, const Tensor& values, const Tensor& scal
   p.codes = &codes;
   run(p);
   return result;
+}
+
+}  // namespace
+
+void fused::install_products(torch::Library& library) {
+  library.def("multiply_packed(Tensor x, Tensor values, Tensor scale, int block, bool turned) -> Tensor");
+  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::Meta})
+    library.impl("multiply_packed", torch::dispatch(key, &packed_product));
+}
+
+Tensor multiply_packed(const Tensor& x, const Tensor& values, const Tensor& scale, int64_t block, bool turned) {
+  static const auto op =
+      fused::operator_of<Tensor(const Tensor&, const Tensor&, const Tensor&, int64_t, bool)>("trainer::multiply_packed");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(x, values, scale, block, turned);
 }
 
 at::Tensor convolve(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, int64_t stride,

@@ -141,6 +141,7 @@ std::vector<at::Tensor> own_nodes(const std::vector<at::Tensor>& tensors) {
   return views;
 }
 
+/// The engine: the block as one node of the graph, and what every step checks.
 std::vector<at::Tensor> run_recomputed(const c10::intrusive_ptr<Kept>& kept, const Flow& flow,
                                        const FlatInputs& inputs) {
   const std::vector<int64_t> before = recompute::versions(inputs.tensors);

@@ -55,7 +55,7 @@ bool int8_is_exact() {
 
 /// int32, or fp32 of the same numbers.
 at::Tensor int8_sums(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.is_cpu() || int8_is_exact()) return at::_int_mm(a, b);
+  if (!eight_bits::on_cpu(a) || a.is_meta() || int8_is_exact()) return at::_int_mm(a, b);
   return expanded_product(a, b);
 }
 

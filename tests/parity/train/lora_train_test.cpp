@@ -1,4 +1,4 @@
-/// @file Ten steps of LoRA training through train::Trainer against diffusers + peft + torch.optim.AdamW: losses, norms,
+/// @file Ten steps of LoRA training through execution::Trainer against diffusers + peft + torch.optim.AdamW: losses, norms,
 /// gradients and the trained tensors. Limits: README of the parity data.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

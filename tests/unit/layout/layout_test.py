@@ -167,8 +167,10 @@ class Layout(unittest.TestCase):
         self.write("framework/data/y.cpp", "\n" * 500)
         self.write("framework/data/x.hpp", "\n" * 251)
         self.write("tests/unit/x_test.cpp", "\n" * 401)
+        self.write("framework/host/x.cpp", "\n" * 301)
         self.expect("file_sizes", "framework/data/x.cpp:1: 501 lines, the limit is 500",
-                    "framework/data/x.hpp:1: 251 lines, the limit is 250", "tests/unit/x_test.cpp:1: 401 lines, the limit is 400")
+                    "framework/data/x.hpp:1: 251 lines, the limit is 250", "tests/unit/x_test.cpp:1: 401 lines, the limit is 400",
+                    "framework/host:1: 301 lines, the limit is 300")
 
     def test_header_starts(self):
         self.write("framework/data/x.hpp", "#pragma once\n")

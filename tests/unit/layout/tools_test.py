@@ -147,12 +147,22 @@ class Choosing(unittest.TestCase):
         }.items():
             self.assertEqual(self.chosen(*arguments), expected, arguments)
 
-    def test_a_level_is_set_for_the_tests(self):
+    def test_a_level_and_a_share_are_set_for_the_tests(self):
         asked = {}
         run_tests = load("run_tests")
         with unittest.mock.patch.object(run_tests.subprocess, "run", lambda *_, env, **__: asked.update(env) or unittest.mock.Mock()):
-            run_tests.run([], pathlib.Path("none"), None, None, "x86-64-v3")
+            with unittest.mock.patch.object(sys, "argv", ["test", "--level", "x86-64-v3", "--share", "3/16"]):
+                run_tests.run([], pathlib.Path("none"), None, run_tests.parse_arguments())
         self.assertEqual((asked["TRAINER_CPU_LEVEL"], asked["ATEN_CPU_CAPABILITY"]), ("x86-64-v3", "avx2"))
+        self.assertEqual(asked["TRAINER_TEST_SHARE"], "3/16")
+
+    def test_a_share_is_one_of_some(self):
+        run_tests = load("run_tests")
+        for text in ("0/4", "5/4", "1", "a/b"):
+            with unittest.mock.patch.object(sys, "argv", ["test", "--share", text]), self.assertRaises(SystemExit):
+                with contextlib.redirect_stderr(io.StringIO()) as said:
+                    run_tests.parse_arguments()
+            self.assertIn("is no share", said.getvalue())
 
 
 class CudaDetection(InFolder):

@@ -1,7 +1,7 @@
 /// @file Three simulated devices, registered once in this test program.
 #pragma once
 
-#include <support/sim/sim.hpp>
+#include <sim/sim.hpp>
 
 namespace trainer::sim {
 

@@ -1,8 +1,9 @@
 /// @file Memory strategies combined, and combinations that are refused in one sentence.
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include <support/components.hpp>
 #include <execution/memory_stack.hpp>
+#include <support/components.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::execution {
@@ -73,7 +74,8 @@ TEST(MemoryStack, EmptyRunsEveryBlockPlainly) {
 TEST(MemoryStack, PlacesOfSeveralStrategiesCompose) {
   const MemoryStack stack = stack_of({{"fp8", "f"}, {"swap", "r"}, {"disk", "s"}, {"some", "p"}});
   EXPECT_NE(stack.format(), nullptr);
-  EXPECT_EQ(stack.format_name(), "fp8 ");
+  EXPECT_EQ(stack.format_name(), "fp8");
+  EXPECT_EQ(stack.format_identity(), "fp8 ");
   EXPECT_NE(stack.residency(), nullptr);
   Nothing block;
   const Site site{&block, 7, 9, 0}, second{&block, 2, 5, 0}, third{&block, 3, 5, 0};
@@ -125,6 +127,35 @@ TEST(MemoryStack, SaysWhichOptionsTheConflictIsAbout) {
       error_of([&] { MemoryStack stack(std::move(named)); }),
       "memory.strategies: \"fp8\" (keep = \"block\") and \"swap\" both move weights between memories; keep one of "
       "them, or change what is set in [memory.NAME]");
+}
+
+/// The strategies here give back an undefined tensor for each that they were given.
+TEST(MemoryStack, PromisesAreCheckedWhereItIsAskedFor) {
+  Nothing block;
+  const Site site{&block, 0, 1, 0};
+  for (const auto promises : {MemoryStack::Promises::trusted, MemoryStack::Promises::checked}) {
+    std::vector<MemoryStack::Named> named;
+    named.push_back({"disk", std::make_unique<Strategy>("s")});
+    const MemoryStack stack(std::move(named), promises);
+    std::string message;
+    try {
+      EXPECT_FALSE(stack.store()->take(stack.store()->put(at::ones({2}), site), site).defined());
+    } catch (const PluginError& error) {
+      message = error.what();
+    }
+    const bool refused = message.find("an input of block \"double.0\" came back undefined") != std::string::npos;
+    EXPECT_EQ(refused, promises == MemoryStack::Promises::checked) << message;
+    EXPECT_EQ(message.find("disk") != std::string::npos, refused) << message;
+  }
+}
+
+TEST(MemoryStack, PackingAloneLeavesTheOthersOut) {
+  MemoryStack stack = stack_of({{"fp8", "fr"}, {"disk", "s"}, {"some", "p"}});
+  stack.keep_packing_only();
+  EXPECT_NE(stack.format(), nullptr);
+  EXPECT_EQ(stack.residency(), nullptr);
+  EXPECT_EQ(stack.store(), nullptr);
+  EXPECT_FALSE(stack.recomputes());
 }
 
 TEST(MemoryStack, SaysWhatDoesNothing) {

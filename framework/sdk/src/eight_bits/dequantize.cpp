@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <array>
 
+#include "../fused/operators.hpp"
+
 namespace trainer::eight_bits {
 namespace {
 
@@ -108,7 +110,9 @@ at::Tensor dequantize(const Packed& packed, at::ScalarType dtype) {
   return dense;
 }
 
-bool on_cpu(const at::Tensor& tensor) { return tensor.is_cpu() || (tensor.is_meta() && !has_kernels(tensor)); }
+bool on_cpu(const at::Tensor& tensor) {
+  return tensor.is_cpu() || fused::falls_back_to_cpu(tensor) || (tensor.is_meta() && !has_kernels(tensor));
+}
 
 at::Tensor product(const at::Tensor& x, const Packed& packed, bool turned) {
   if (on_cpu(x) && x.scalar_type() == at::kBFloat16 && !has_bf16_products())

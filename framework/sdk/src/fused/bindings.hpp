@@ -1,5 +1,5 @@
 /// @file Short helpers of the files that join kernels to tensors; these include <ATen/core/dispatch/Dispatcher.h>
-/// first. Private to this folder.
+/// first. Private to the SDK.
 #pragma once
 
 #include <kernels/fused.h>

@@ -17,6 +17,10 @@ bool takes(const at::Tensor& tensor, Family family) {
   if (tensor.layout() != c10::kStrided || (!narrow && dtype != at::kDouble)) return false;
   if (tensor.is_cpu() || tensor.is_meta()) return true;
   if (tensor.is_cuda()) return narrow && cuda_is_trusted(tensor.device(), family);
+  return falls_back_to_cpu(tensor);
+}
+
+bool falls_back_to_cpu(const at::Tensor& tensor) {
   return tensor.is_privateuseone() &&
          c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
@@ -32,6 +36,7 @@ void install_operators() {
     install_low_rank(*made);
     install_modulated_norm(*made);
     install_norm_rope(*made);
+    install_products(*made);
     install_swiglu(*made);
     return made;
   }();

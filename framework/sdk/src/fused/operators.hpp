@@ -16,9 +16,10 @@ namespace trainer::fused {
 /// Kernels that are tried and trusted together (cuda.hpp).
 enum class Family { modulated_norm, norm_rope, swiglu, gated_residual, low_rank };
 
-/// Whether the family's kernels work on this device with this dtype. A backend that runs operators it does not know on
-/// the CPU (a simulated device) has them too.
+/// Whether the family's kernels work on this device with this dtype, or the tensor falls back to the CPU's.
 bool takes(const at::Tensor& tensor, Family family);
+/// Whether its backend runs operators that it does not know on the CPU, as a simulated device does.
+bool falls_back_to_cpu(const at::Tensor& tensor);
 
 /// Registers all operators, once per process.
 void install_operators();
@@ -28,6 +29,7 @@ void install_gated_residual(torch::Library& library);
 void install_low_rank(torch::Library& library);
 void install_modulated_norm(torch::Library& library);
 void install_norm_rope(torch::Library& library);
+void install_products(torch::Library& library);
 void install_swiglu(torch::Library& library);
 
 /// A tensor whose last dimension lies dense and whose other dimensions are one sequence of rows; a copy if need be.

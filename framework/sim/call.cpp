@@ -1,15 +1,18 @@
-#include "call.hpp"
+#include <sim/call.hpp>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/ivalue.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstring>
 
-#include "clock.hpp"
-#include "device.hpp"
-#include "memory.hpp"
+#include <sim/clock.hpp>
+#include <sim/device.hpp>
+#include <sim/memory.hpp>
 
 namespace trainer::sim {
 namespace {

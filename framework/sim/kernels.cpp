@@ -21,11 +21,11 @@
 #include <tuple>
 #include <vector>
 
-#include "call.hpp"
-#include "clock.hpp"
-#include "device.hpp"
-#include "memory.hpp"
-#include "sim.hpp"
+#include <sim/call.hpp>
+#include <sim/clock.hpp>
+#include <sim/device.hpp>
+#include <sim/memory.hpp>
+#include <sim/sim.hpp>
 
 namespace trainer::sim {
 namespace {

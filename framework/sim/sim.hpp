@@ -1,4 +1,4 @@
-/// @file Simulated accelerators for tests: "sim:0", "sim:1", ... on LibTorch's PrivateUse1, in host memory.
+/// @file Simulated accelerators: "sim:0", "sim:1", ... on LibTorch's PrivateUse1, in host memory.
 ///
 /// Every operation runs the CPU's own kernel on the same bytes, so results are bit-equal to the CPU. What a real
 /// accelerator has and the CPU has not is simulated: memory counted and limited per device, an error when an operation

@@ -1,10 +1,13 @@
 /// @file What LibTorch asks of an accelerator: current device, streams, events, generators.
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 
 #include <optional>
+
+namespace at {
+struct Generator;
+}
 
 namespace trainer::sim {
 

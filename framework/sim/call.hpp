@@ -1,14 +1,17 @@
 /// @file One operation on simulated devices: the CPU's kernel on the same bytes.
 #pragma once
 
-#include <ATen/core/boxing/KernelFunction.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-#include <c10/util/SmallVector.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
+
+namespace c10 {
+class OperatorHandle;
+}
 
 namespace trainer::sim {
 
@@ -43,15 +46,15 @@ class Call {
   /// The bytes of a CPU storage, taken over for the device.
   c10::DataPtr adopt(c10::StorageImpl* storage, std::size_t users);
 
-  c10::SmallVector<Wrapped, 8> wrapped_;
-  c10::SmallVector<std::pair<c10::Storage, c10::Storage>, 8> storages_;  ///< sim, CPU
-  c10::SmallVector<at::Tensor, 2> host_;                                 ///< 0-dim CPU arguments
+  std::vector<Wrapped> wrapped_;
+  std::vector<std::pair<c10::Storage, c10::Storage>> storages_;  ///< sim, CPU
+  std::vector<at::Tensor> host_;                                 ///< 0-dim CPU arguments
   std::optional<c10::Device> device_;
   std::string host_argument_;  ///< a CPU tensor of more than 0 dimensions, if any
   const std::string& name_;
 };
 
 /// Runs `target` (usually `op` itself) on the arguments of `op` on the stack.
-void run_on_cpu(const c10::OperatorHandle& op, const c10::OperatorHandle& target, torch::jit::Stack* stack);
+void run_on_cpu(const c10::OperatorHandle& op, const c10::OperatorHandle& target, std::vector<c10::IValue>* stack);
 
 }  // namespace trainer::sim

@@ -1,4 +1,4 @@
-#include "memory.hpp"
+#include <sim/memory.hpp>
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -11,8 +11,8 @@
 #include <mutex>
 #include <set>
 
-#include "clock.hpp"
-#include "sim.hpp"
+#include <sim/clock.hpp>
+#include <sim/sim.hpp>
 
 namespace trainer::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "device.hpp"
+#include <sim/device.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -9,9 +9,9 @@
 #include <atomic>
 #include <vector>
 
-#include "clock.hpp"
-#include "memory.hpp"
-#include "sim.hpp"
+#include <sim/clock.hpp>
+#include <sim/memory.hpp>
+#include <sim/sim.hpp>
 
 namespace trainer::sim {
 namespace {

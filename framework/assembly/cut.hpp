@@ -18,7 +18,18 @@ std::vector<Block*> ends_of_types(std::span<Block* const> blocks,
                                   const std::function<std::string(const Block&)>& type_of = nullptr);
 
 /// The layers and parameters of `all` that belong to one of `kept` or to no block of `chain` (prologue and epilogue).
-assembly::Inventory part_of(const assembly::Inventory& all, std::span<Block* const> chain, std::span<Block* const> kept);
+Inventory part_of(const Inventory& all, std::span<Block* const> chain, std::span<Block* const> kept);
+
+/// Which blocks of each type stand for all.
+struct Cut {
+  /// What makes a type beside BlockInfo::type: the way in which a plan runs the block. Empty: nothing.
+  std::function<std::string(const Block&)> way_of{};
+};
+/// The first and the last block of each type, of those that own a layer of `adapted` where a type has such blocks.
+std::vector<Block*> kept_blocks(Model& model, std::span<const Linear> adapted, const Cut& cut);
+
+/// Leaves of `layers` those that are among `present`.
+void keep_only(std::vector<Linear>& layers, std::span<const Linear> present);
 
 /// Looks like `whole` with fewer blocks.
 class CutModel final : public Model {

@@ -1,4 +1,4 @@
-#include "clock.hpp"
+#include <sim/clock.hpp>
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "memory.hpp"
-#include "sim.hpp"
+#include <sim/memory.hpp>
+#include <sim/sim.hpp>
 
 namespace trainer::sim {
 namespace {
