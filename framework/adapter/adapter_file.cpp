@@ -168,7 +168,8 @@ const AdapterKind* kind_of(const weights::TensorFile& file, std::span<const Adap
     const bool all = std::all_of(ends.begin(), ends.end(), [&](const std::string& end) {
       return lists(kind, end) || (pairs && end == kAlpha);  // which the host gives with every pair
     });
-    if (all && !ends.empty() && (found == nullptr || kind.tensors.size() < found->tensors.size())) found = &kind;
+    const bool better = found == nullptr || (!pairs && kind.tensors.size() < found->tensors.size());
+    if (all && !ends.empty() && better) found = &kind;
   }
   return found;
 }

@@ -29,8 +29,9 @@ struct ReadAdapter {
   [[nodiscard]] std::vector<std::string> layers() const;
 };
 
-/// The kind of a file: the one that its metadata names, or else of those that list all its tensors the one that lists
-/// the fewest (of equals, the first). nullptr: none, as for a file that is no adapter.
+/// The kind of a file: the one that its metadata names. Without a name, a kind that lists all tensors of the file: for
+/// LoRA matrices the first of `kinds`, otherwise the one that lists the fewest. nullptr: none, as for a file that is
+/// not an adapter.
 const AdapterKind* kind_of(const weights::TensorFile& file, std::span<const AdapterKind> kinds);
 
 /// The kind that the metadata of our file names; "" without.

@@ -58,8 +58,11 @@ TEST(Explain, AKey) {
   EXPECT_EQ(explain("memory.budget", {}),
             "memory.budget\n  Device memory the run may use, like \"22GB\": the planner then chooses the strategies. "
             "Excludes strategies.\n  type:    an amount of memory like \"22GB\"\n  default: none\n");
-  EXPECT_EQ(explain("adapter.alpha", {}).substr(0, 42), "adapter.alpha\n  Scale of the adapters, div");
-  EXPECT_NE(explain("adapter.alpha", {}).find("\n  default: the value of rank\n"), std::string::npos);
+  EXPECT_EQ(explain("adapter.alpha", test_components()).substr(0, 42), "adapter.alpha\n  Scale of the adapters, div");
+  EXPECT_NE(explain("adapter.alpha", test_components()).find("\n  default: the value of rank\n"), std::string::npos);
+  EXPECT_NE(
+      explain("adapter.rank", test_components()).find("\n  default: 32; with a file in path what the file says\n"),
+      std::string::npos);
   EXPECT_NE(explain("placement.device", {}).find("\n  also:    device\n"), std::string::npos);
   EXPECT_EQ(explain("data.0.folder", {}), explain("data.folder", {}));
   EXPECT_EQ(
@@ -103,7 +106,7 @@ TEST(Explain, ASectionAndAComponent) {
 TEST(Explain, UnknownKeys) {
   const auto message = [](const char* key) {
     try {
-      explain(key, {});
+      explain(key, test_components());
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), ExitCode::usage);
       return std::string(error.what());

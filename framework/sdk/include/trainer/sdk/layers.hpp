@@ -48,7 +48,7 @@ class TRAINER_API ParameterSubstitution {
 class TRAINER_API FrozenWeight {
  public:
   virtual ~FrozenWeight();
-  /// x [M, in] -> x W^T [M, out], in x's dtype. Must not record autograd history.
+  /// x [M, in] of the compute dtype -> x W^T [M, out], of the same. Must not record autograd history.
   [[nodiscard]] virtual at::Tensor matmul(const at::Tensor& x) const = 0;
   /// g [M, out] -> g W [M, in], in g's dtype.
   [[nodiscard]] virtual at::Tensor grad_input(const at::Tensor& g) const = 0;
