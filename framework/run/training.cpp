@@ -29,10 +29,10 @@ execution::BatchSource& Training::batches() {
 }
 
 execution::Parts Training::parts() {
-  execution::Parts parts{*model_.model, *objective_, model_.memory, model_.placement, random_, batches(), optimizer_};
   const recipe::Optimizer& o = recipe_.optimizer;
-  parts.ema = ema_ ? &*ema_ : nullptr;
-  parts.schedule = {o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
+  const optim::LrSchedule schedule{o.schedule, o.lr, o.warmup_steps, recipe_.run.steps, o.min_factor, o.cycles};
+  execution::Parts parts{*model_.model, *objective_, model_.memory,           model_.placement, random_,
+                         batches(),     optimizer_,  ema_ ? &*ema_ : nullptr, schedule};
   parts.max_grad_norm = recipe_.train.max_grad_norm;
   parts.plugins = plugins_;
   parts.fused = fused_ ? &*fused_ : nullptr;
