@@ -80,7 +80,7 @@ std::string error_of(const std::function<void()>& call) {
   return "no error";
 }
 
-TEST(assembly::SourceBuilder, AsksBeforeEachWeightThatItReads) {
+TEST(SourceBuilder, AsksBeforeEachWeightThatItReads) {
   test::MemorySource source(weights());
   assembly::BuildOptions asking = options(at::kFloat);
   int asked = 0;
@@ -97,7 +97,7 @@ TEST(assembly::SourceBuilder, AsksBeforeEachWeightThatItReads) {
   EXPECT_EQ(asked, 3) << "nothing was to be read";
 }
 
-TEST(assembly::SourceBuilder, MissingTensorsAndWrongShapesAreNamed) {
+TEST(SourceBuilder, MissingTensorsAndWrongShapesAreNamed) {
   test::MemorySource source(weights(), "model.safetensors");
   assembly::SourceBuilder builder(source, {});
   const std::string missing = error_of([&] { builder.linear("attn.to_k", 3, 2, false); });
@@ -111,7 +111,7 @@ TEST(assembly::SourceBuilder, MissingTensorsAndWrongShapesAreNamed) {
   EXPECT_EQ(error_of([&] { builder.parameter("zzzzzz", {5}); }), "model.safetensors: tensor \"zzzzzz\" is missing");
 }
 
-TEST(assembly::SourceBuilder, FrozenWeightsAreCopiesInTheComputeDtype) {
+TEST(SourceBuilder, FrozenWeightsAreCopiesInTheComputeDtype) {
   test::MemorySource source(weights());
   assembly::SourceBuilder builder(source, options(at::kBFloat16));
   const Linear linear = builder.linear("attn.to_q", 3, 2, true);
@@ -130,7 +130,7 @@ TEST(assembly::SourceBuilder, FrozenWeightsAreCopiesInTheComputeDtype) {
 }
 
 /// Of a family of experts only one is trained: the other's weights are frozen ones, also when they are read later.
-TEST(assembly::SourceBuilder, WhatTheModelSparesIsNotTrained) {
+TEST(SourceBuilder, WhatTheModelSparesIsNotTrained) {
   for (const bool later : {false, true}) {
     test::MemorySource source(weights());
     assembly::BuildOptions trained = options(at::kBFloat16, true);
@@ -152,7 +152,7 @@ TEST(assembly::SourceBuilder, WhatTheModelSparesIsNotTrained) {
   }
 }
 
-TEST(assembly::SourceBuilder, TrainedWeightsAreFp32MastersUnderAnyComputeDtype) {
+TEST(SourceBuilder, TrainedWeightsAreFp32MastersUnderAnyComputeDtype) {
   test::MemorySource source(weights());
   assembly::SourceBuilder builder(source, options(at::kBFloat16, true));
   const Linear linear = builder.linear("attn.to_q", 3, 2, true);
@@ -172,7 +172,7 @@ TEST(assembly::SourceBuilder, TrainedWeightsAreFp32MastersUnderAnyComputeDtype) 
       << "the master gets the gradient";
 }
 
-TEST(assembly::SourceBuilder, HeadersOnlyReadsNothing) {
+TEST(SourceBuilder, HeadersOnlyReadsNothing) {
   test::MemorySource inner(weights(), "model.safetensors");
   HeadersOnly source(inner);
   assembly::BuildOptions headers;
@@ -207,7 +207,7 @@ class Counting final : public WeightSource {
   WeightSource& inner_;
 };
 
-TEST(assembly::SourceBuilder, MaterialisesWhatIsAskedForAndReadsNothingElse) {
+TEST(SourceBuilder, MaterialisesWhatIsAskedForAndReadsNothingElse) {
   NamedTensors many = weights();
   many["attn.to_k.weight"] = at::ones({2, 3});
   test::MemorySource inner(many);
@@ -231,7 +231,7 @@ TEST(assembly::SourceBuilder, MaterialisesWhatIsAskedForAndReadsNothingElse) {
   }
 }
 
-TEST(assembly::SourceBuilder, AFormatPacksTheWeightsThatItWants) {
+TEST(SourceBuilder, AFormatPacksTheWeightsThatItWants) {
   NamedTensors many = weights();
   many["attn.to_k.weight"] = at::zeros({2, 3});
   test::MemorySource source(many);

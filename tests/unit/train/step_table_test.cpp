@@ -27,7 +27,7 @@ int64_t device(const run::StepTable& table, run::StepPart part) {
   return std::llround(table.device_seconds[static_cast<std::size_t>(part)] * 1e9);
 }
 
-TEST(run::StepTable, SortsOperatorsByThePartAroundThem) {
+TEST(StepTable, SortsOperatorsByThePartAroundThem) {
   const run::StepTable table = run::step_table({
       mark(kMarkStep, 0, 1000),
       mark(kMarkData, 0, 100),
@@ -64,14 +64,14 @@ TEST(run::StepTable, SortsOperatorsByThePartAroundThem) {
   EXPECT_EQ(table.operators.front().part, run::StepPart::recompute);
 }
 
-TEST(run::StepTable, CountsNumbersThatTheHostReads) {
+TEST(StepTable, CountsNumbersThatTheHostReads) {
   const run::StepTable table = run::step_table({mark(kMarkStep, 0, 100), op("aten::item", 0, 80),
                                       op("aten::_local_scalar_dense", 10, 70), op("aten::mul", 90, 95)});
   EXPECT_EQ(table.calls, 2);
   EXPECT_EQ(table.reads, 1);
 }
 
-TEST(run::StepTable, IsTheMeanOfItsStepsAndLeavesOutWhatIsBetweenThem) {
+TEST(StepTable, IsTheMeanOfItsStepsAndLeavesOutWhatIsBetweenThem) {
   const run::StepTable table = run::step_table({mark(kMarkStep, 0, 100), op("aten::mm", 0, 80), op("aten::mm", 150, 250),
                                       mark(kMarkStep, 300, 500), op("aten::mm", 300, 340)});
   EXPECT_EQ(table.steps, 2);
@@ -81,7 +81,7 @@ TEST(run::StepTable, IsTheMeanOfItsStepsAndLeavesOutWhatIsBetweenThem) {
   EXPECT_EQ(table.operators[0].calls, 1);
 }
 
-TEST(run::StepTable, CountsTheWorkOfADeviceForThePartThatLaunchedIt) {
+TEST(StepTable, CountsTheWorkOfADeviceForThePartThatLaunchedIt) {
   const run::StepTable table = run::step_table({
       mark(kMarkStep, 0, 1000),
       op("aten::mm", 0, 10, 1),
@@ -104,7 +104,7 @@ TEST(run::StepTable, CountsTheWorkOfADeviceForThePartThatLaunchedIt) {
   EXPECT_NE(run::describe(table).find("idle"), std::string::npos);
 }
 
-TEST(run::StepTable, IsEmptyWithoutAStep) { EXPECT_EQ(run::step_table({op("aten::mm", 0, 10)}).steps, 0); }
+TEST(StepTable, IsEmptyWithoutAStep) { EXPECT_EQ(run::step_table({op("aten::mm", 0, 10)}).steps, 0); }
 
 }  // namespace
 }  // namespace trainer::execution

@@ -108,7 +108,7 @@ TEST(UpdateFirst, ABatchThatCannotBeReadStopsTheStepThatWantsIt) {
     }
 }
 
-TEST(preparation::AheadBatches, AreTheSourcesAndFailWhereTheyAreWanted) {
+TEST(AheadBatches, AreTheSourcesAndFailWhereTheyAreWanted) {
   ToyData data(4, 2), read(4, 2);
   read.damaged = 10;  // of (2, 1)
   preparation::AheadBatches ahead(read, /*pin=*/false);

@@ -37,7 +37,7 @@ Batch batch_of(uint64_t timestep, std::vector<uint64_t> keys) {
   return batch;
 }
 
-TEST(run::FixedRandom, SpreadsTimestepsEvenlyOverTheDistribution) {
+TEST(FixedRandom, SpreadsTimestepsEvenlyOverTheDistribution) {
   const run::FixedRandom random(7, 4);
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(random.uniform(batch_of(i, {9}), 0, 1), (std::vector<double>{(static_cast<double>(i) + 0.5) / 4}));
@@ -50,7 +50,7 @@ TEST(run::FixedRandom, SpreadsTimestepsEvenlyOverTheDistribution) {
   EXPECT_THROW(static_cast<void>(random.uniform(batch_of(0, {9}), 0, 9)), Error);
 }
 
-TEST(run::FixedRandom, NoiseIsThatOfTheSampleWhateverItsCompany) {
+TEST(FixedRandom, NoiseIsThatOfTheSampleWhateverItsCompany) {
   const run::FixedRandom random(7, 4);
   const at::Tensor both = random.noise(batch_of(1, {4, 9}), {2, 3});
   EXPECT_TRUE(at::equal(both[1], random.noise(batch_of(1, {9}), {2, 3})[0]));
@@ -58,7 +58,7 @@ TEST(run::FixedRandom, NoiseIsThatOfTheSampleWhateverItsCompany) {
   EXPECT_FALSE(at::equal(both[1], run::FixedRandom(8, 4).noise(batch_of(1, {9}), {2, 3})[0]));
 }
 
-TEST(run::FixedRandom, NormalQuantiles) {
+TEST(FixedRandom, NormalQuantiles) {
   EXPECT_EQ(run::normal_quantile(0.5), 0);
   EXPECT_NEAR(run::normal_quantile(0.975), 1.959963984540054, 1e-14);
   EXPECT_NEAR(run::normal_quantile(1e-9), -5.997807015007686, 1e-13);
