@@ -94,9 +94,12 @@ TEST(Explain, ASectionAndAComponent) {
       "  reserve          Keep room on the disk for the last save (reserve.bin in run.output, twice the size of a "
       "checkpoint's tensors); it is used when the disk is full at the end.\n");
   EXPECT_EQ(explain("placement", test_components()),
-            "[placement]\n  Which devices hold which part of the model.\n  kind     Name of the component, which a "
+            "[placement]\n  Which devices hold which part of the model.\n  kind       Name of the component, which a "
             "plugin offers.\n"
-            "  devices  The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"].\n\n"
+            "  devices    The devices to train on, for example \"cpu\" or [\"cuda:0\", \"cuda:1\"]; [\"sim:0\", "
+            "\"sim:1\"] are simulated.\n"
+            "  simulated  The memory of the simulated devices \"sim:0\", \"sim:1\", ..., one amount a device, e.g. "
+            "[\"24GB\", \"24GB\"]: there are as many, and what does not fit is out of memory\n\n"
             "placement \"single\"\n  One device.\n  no options\n\n"
             "placement \"split\"\n  Several devices.\n  balance  Where the model is cut.\n");
   EXPECT_EQ(explain("memory.full_checkpointing", test_components()),
