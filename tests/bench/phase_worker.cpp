@@ -117,7 +117,7 @@ class Phases {
   int64_t step_ = 0;
 };
 
-void run(const nlohmann::json& settings) {
+void measure(const nlohmann::json& settings) {
   if (const int threads = settings.at("threads"); threads > 0) at::set_num_threads(threads);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   data::set_image_module(settings.at("images").get<std::string>());
@@ -136,4 +136,4 @@ void run(const nlohmann::json& settings) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return bench::worker_main(argc, argv, run); }
+int main(int argc, char** argv) { return bench::worker_main(argc, argv, measure); }

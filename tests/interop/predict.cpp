@@ -46,7 +46,7 @@ void predict(const std::string& model, const std::string& lora, const std::strin
   write_one(output, "prediction", execution::predict(*loaded.model, tensors, loaded.memory));
 }
 
-int run(const std::vector<std::string>& arguments) {
+int predict_from(const std::vector<std::string>& arguments) {
   if (arguments.size() == 4) {
     predict(arguments[0], arguments[1], arguments[2], arguments[3]);
     return 0;
@@ -68,7 +68,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    return run({argv + 1, argv + argc});
+    return predict_from({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;
