@@ -98,7 +98,7 @@ TEST_F(WriteTest, NoGivenValueIsReplacedByADefault) {
       if (key == "placement.simulated") {
         if (value.starts_with("[")) continue;  // names of devices are no amounts
         overrides.insert(overrides.begin(), "placement.devices=\"sim:0\"");
-        overrides.back() = key + "=[\"3MB\"]";
+        overrides.back() = key + "=\"3MB\"";
       }
       if (key == "checkpoint.keep_every") overrides.emplace(overrides.begin(), "checkpoint.every=1");
       if (key == "adapter.path") overrides.insert(overrides.begin(), "adapter.init=\"file\"");
