@@ -195,7 +195,7 @@ class Changed(RunCase):
     def test_what_makes_a_resume_inexact_is_stored_and_told(self):
         stored = self.manifest(self.run_folder, 2)["fingerprints"]
         self.assertEqual((stored["processes"], stored["cuda"]), ("1", ""))
-        self.assertRegex(stored["plugins"], r"^flux2.so [0-9a-f]{8}, .*flux2_vae.so [0-9a-f]{8}, ")
+        self.assertRegex(stored["plugins"], r"^flow_matching.so [0-9a-f]{8}, flux2.so [0-9a-f]{8}, .*flux2_vae.so [0-9a-f]{8}, .*lora.so [0-9a-f]{8}, ")
         folder = self.run_folder / "ckpt/step-0000000002"
         text = (folder / "MANIFEST.json").read_text()
         old = {"plugins": "flux2.so 00000000", "processes": "4", "cuda": "runtime 12.8, driver 12.8, NVIDIA H100", "torch": "2.10.0"}
