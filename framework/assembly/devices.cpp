@@ -28,8 +28,8 @@ std::vector<at::Device> training_devices(const recipe::Recipe& recipe, std::span
 
 }  // namespace
 
-Devices::Devices(const recipe::Recipe& recipe, std::span<const plugin::SearchFolder> folders, const Libraries& libraries,
-                 const distributed::Place& place)
+Devices::Devices(const recipe::Recipe& recipe, std::span<const plugin::SearchFolder> folders,
+                 const Libraries& libraries, const distributed::Place& place)
     : open_(true), place_(place), training_(training_devices(recipe, folders)) {
   open_devices(parse_devices(device_names(recipe), key_of_devices(recipe)), libraries);
   training_ = devices_of_process(training_, training_.size(), place);

@@ -1,8 +1,8 @@
 #include <ATen/core/grad_mode.h>
 #include <base/json_depth.hpp>
 #include <checkpoint/recovery.hpp>
-#include <nlohmann/json.hpp>
 #include <checkpoint/train_state.hpp>
+#include <nlohmann/json.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 /// the stages of a placement. The training step is execution/stage_executor.hpp.
 #pragma once
 
-#include <execution/memory_stack.hpp>
 #include <execution/chain.hpp>
+#include <execution/memory_stack.hpp>
 #include <execution/stages.hpp>
 #include <trainer/sdk/objective.hpp>
 

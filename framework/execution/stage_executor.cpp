@@ -3,9 +3,9 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <plugin/guard.hpp>
 #include <execution/forward.hpp>
 #include <execution/stage_executor.hpp>
+#include <plugin/guard.hpp>
 
 #include <map>
 #include <optional>

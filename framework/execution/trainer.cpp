@@ -4,10 +4,10 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
-#include <plugin/guard.hpp>
 #include <execution/forward.hpp>
 #include <execution/mark.hpp>
 #include <execution/trainer.hpp>
+#include <plugin/guard.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <chrono>

@@ -3,12 +3,12 @@
 
 #include <distributed/group.hpp>
 #include <distributed/overlap.hpp>
+#include <execution/batch_source.hpp>
+#include <execution/stage_executor.hpp>
 #include <optim/adamw.hpp>
 #include <optim/ema.hpp>
 #include <optim/fused_backward.hpp>
 #include <optim/lr_schedule.hpp>
-#include <execution/batch_source.hpp>
-#include <execution/stage_executor.hpp>
 
 #include <exception>
 #include <functional>

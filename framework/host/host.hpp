@@ -10,7 +10,7 @@
 
 namespace trainer::host {
 
-/// What every command gets.
+/// Every command gets this.
 struct Request {
   assembly::Libraries libraries;
   std::filesystem::path images;  ///< library that reads and writes pictures
@@ -19,14 +19,14 @@ struct Request {
   bool quiet = false;  ///< warnings and errors only
 };
 
-/// Of the commands that take a recipe.
+/// Commands that take a recipe get this.
 struct RecipeRequest : Request {
   recipe::Resolved recipe;
 };
-/// The recipe of a request. Throws Error (bad_recipe).
+/// Checks the recipe that a request carries. Throws Error (bad_recipe).
 recipe::Recipe recipe_of(const RecipeRequest& request, const plugin::Loader& plugins);
 
-/// Of the commands that several processes run together.
+/// Commands that several processes run together get this.
 struct RankedRequest : RecipeRequest {
   int64_t timeout = 600;         ///< distributed.timeout in seconds, as far as the recipe could be read
   std::optional<Error> failure;  ///< what is wrong with this rank's recipe or files: there is no recipe then

@@ -43,9 +43,8 @@ bool is_dense(const Tensor& t) {
 }
 
 bool takes(const Tensor& t, int64_t dim) {
-  return used() == Library::onednn && t.scalar_type() == at::kFloat && t.is_cpu() &&
-         t.layout() == c10::kStrided && t.dim() == dim && !t.is_neg() &&
-         is_dense(t);
+  return used() == Library::onednn && t.scalar_type() == at::kFloat && t.is_cpu() && t.layout() == c10::kStrided &&
+         t.dim() == dim && !t.is_neg() && is_dense(t);
 }
 
 /// False also for shapes that do not fit together, so that LibTorch words the error.

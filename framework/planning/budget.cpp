@@ -19,7 +19,8 @@ class Borrowed final : public MemoryStrategy {
 
 /// Calls `run` with parts whose blocks are run in these ways. The stack is a new one: it remembers what a policy said.
 template <typename Run>
-auto with_ways(const DryParts& parts, assembly::PlannedRecompute& planned, std::vector<std::size_t> ways, const Run& run) {
+auto with_ways(const DryParts& parts, assembly::PlannedRecompute& planned, std::vector<std::size_t> ways,
+               const Run& run) {
   planned.set(std::move(ways));
   std::vector<execution::MemoryStack::Named> strategies;
   strategies.push_back({assembly::kBudget, std::make_unique<Borrowed>(planned)});
@@ -173,11 +174,13 @@ int64_t smallest_budget(const BudgetCase& question) {
   return budget;
 }
 
-std::vector<planner::WayRow> rows_of(const std::vector<BlockPlan>& blocks, const std::function<std::string(std::size_t)>& way) {
+std::vector<planner::WayRow> rows_of(const std::vector<BlockPlan>& blocks,
+                                     const std::function<std::string(std::size_t)>& way) {
   std::vector<planner::WayRow> rows;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const auto known = std::find_if(rows.begin(), rows.end(),
-                                    [&](const planner::WayRow& row) { return row.type == blocks[i].type && row.way == way(i); });
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const planner::WayRow& row) {
+      return row.type == blocks[i].type && row.way == way(i);
+    });
     if (known == rows.end()) {
       rows.push_back({blocks[i].type, way(i), 1, blocks[i].cost});
     } else {

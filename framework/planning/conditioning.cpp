@@ -52,7 +52,8 @@ void require_fit(const recipe::Component& encoder, const InputSpec& input, const
 
 }  // namespace
 
-std::optional<Conditioning> foretell_conditioning(assembly::Assembly& assembly, const Model& model, const Objective& objective) {
+std::optional<Conditioning> foretell_conditioning(assembly::Assembly& assembly, const Model& model,
+                                                  const Objective& objective) {
   const std::vector<std::string> made = objective.provides();
   const recipe::Component& encoder = assembly.recipe.text_encoder;
   bool guessed = false;
@@ -69,7 +70,8 @@ std::optional<Conditioning> foretell_conditioning(assembly::Assembly& assembly, 
     if (!input.shape) return std::nullopt;
     std::vector<int64_t> sides = *input.shape;
     for (int64_t& side : sides)
-      if (side < 0) side = assembly.encoders.longest_text().value_or(kUsualTokens), guessed |= !assembly.encoders.longest_text();
+      if (side < 0)
+        side = assembly.encoders.longest_text().value_or(kUsualTokens), guessed |= !assembly.encoders.longest_text();
     const at::ScalarType dtype = input.below > 0 ? at::kLong : assembly::dtype_of(encoder.dtype);
     result.tensors.push_back({input.name, dtype, std::move(sides)});
   }

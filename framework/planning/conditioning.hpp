@@ -21,6 +21,7 @@ struct Conditioning {
 /// Shapes come from the text encoder; where its files are missing or it cannot run on shapes, from what the model
 /// declares, with a guess for the length of a text. nullopt: neither tells. Throws Error (bad_recipe, TEXT_SHAPE) when
 /// the encoder gives an input in a shape that the model does not take.
-std::optional<Conditioning> foretell_conditioning(assembly::Assembly& assembly, const Model& model, const Objective& objective);
+std::optional<Conditioning> foretell_conditioning(assembly::Assembly& assembly, const Model& model,
+                                                  const Objective& objective);
 
 }  // namespace trainer::planning

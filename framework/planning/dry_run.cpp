@@ -2,12 +2,12 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <base/heartbeat.hpp>
-#include <planner/byte_counter.hpp>
-#include <planner/shape_kernels.hpp>
 #include <execution/chain.hpp>
 #include <execution/forward.hpp>
-#include <planning/dry_run.hpp>
 #include <execution/trainer.hpp>
+#include <planner/byte_counter.hpp>
+#include <planner/shape_kernels.hpp>
+#include <planning/dry_run.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -177,7 +177,7 @@ DryStep count_step(const DryParts& parts, std::vector<int64_t>& left) {
   Watch watch(parts, bytes);
   beat();
   execution::Parts run{parts.model, parts.objective, parts.memory,          parts.placement, random,
-            batches,     optimizer,       ema ? &*ema : nullptr, schedule,        parts.max_grad_norm};
+                       batches,     optimizer,       ema ? &*ema : nullptr, schedule,        parts.max_grad_norm};
   run.fused = fused ? &*fused : nullptr;
   run.before_step = [&](const ScheduleStep& step) { watch.before(step); };
   run.before_blocks = [&](const ScheduleStep& step) { watch.before_blocks(step); };
@@ -267,7 +267,8 @@ double dry_loss(const DryParts& parts) {
     DryBatches batches(parts);
     const FlopCounter flops;
     const Example example = parts.objective.prepare(batches.batch(0, 0), parts.model, DryRandom(parts.data));
-    static_cast<void>(execution::loss_without_gradient(parts.model, parts.objective, example, parts.memory, parts.placement));
+    static_cast<void>(
+        execution::loss_without_gradient(parts.model, parts.objective, example, parts.memory, parts.placement));
     return flops.flops();
   });
 }

@@ -2,9 +2,9 @@
 /// on meta tensors, with every byte counted. Nothing is computed, no weight is read.
 #pragma once
 
+#include <execution/memory_stack.hpp>
 #include <optim/adamw.hpp>
 #include <planner/block_cost.hpp>
-#include <execution/memory_stack.hpp>
 #include <trainer/sdk/objective.hpp>
 #include <trainer/sdk/placement.hpp>
 

@@ -1,8 +1,8 @@
 /// @file What a run holds of its data set besides the micro-batch at work, foretold without opening a file of it.
 #pragma once
 
-#include <recipe/recipe.hpp>
 #include <planning/dry_run.hpp>
+#include <recipe/recipe.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -18,13 +18,14 @@ namespace trainer::preparation {
 /// What training and sampling need from the encoders; nothing else of them is left in memory.
 struct Prepared {
   std::unique_ptr<execution::BatchSource> batches;
-  std::unique_ptr<execution::BatchSource> validation;  ///< held-out samples, as <run/validation_loss.hpp> takes them; null: none
-  sampling::SamplePlan samples;                        ///< of the recipe's [sample]; no prompts: nothing is drawn
-  std::size_t pictures = 0;                            ///< or texts, that are trained on, without repeats
-  std::size_t held_out = 0;                            ///< that are not
-  std::vector<std::string> notes;                      ///< for the user
-  std::string encoders_identity;                ///< hash of encoder weights, tokenizer and options, for checkpoints
-  std::string data_identity;                    ///< hash of what is trained on, in order, for checkpoints
+  std::unique_ptr<execution::BatchSource>
+      validation;                  ///< held-out samples, as <run/validation_loss.hpp> takes them; null: none
+  sampling::SamplePlan samples;    ///< of the recipe's [sample]; no prompts: nothing is drawn
+  std::size_t pictures = 0;        ///< or texts, that are trained on, without repeats
+  std::size_t held_out = 0;        ///< that are not
+  std::vector<std::string> notes;  ///< for the user
+  std::string encoders_identity;   ///< hash of encoder weights, tokenizer and options, for checkpoints
+  std::string data_identity;       ///< hash of what is trained on, in order, for checkpoints
   int64_t latents_made = 0, captions_made = 0;  ///< not found in the cache, by all ranks
 };
 

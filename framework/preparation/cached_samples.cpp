@@ -45,7 +45,7 @@ class HeldOut final : public execution::BatchSource {
 }  // namespace
 
 std::unique_ptr<execution::BatchSource> held_out_samples(const cache::Store& store, const data::Dataset& dataset,
-                                              const data::Holdout& holdout, const cache::Built& built) {
+                                                         const data::Holdout& holdout, const cache::Built& built) {
   auto samples = std::make_unique<HeldOut>(store);
   for (std::size_t i = 0; i < dataset.samples.size(); ++i)
     if (holdout.held[i]) samples->add(built.entries[i], key_of(dataset.samples[i]));

@@ -13,7 +13,7 @@ namespace trainer::preparation {
 /// is a hash of its picture, caption and size: it does not change with what else is in the data set. Entries are read
 /// anew each time, so that a run keeps nothing of them in memory.
 std::unique_ptr<execution::BatchSource> held_out_samples(const cache::Store& store, const data::Dataset& dataset,
-                                              const data::Holdout& holdout, const cache::Built& built);
+                                                         const data::Holdout& holdout, const cache::Built& built);
 
 /// Takes what is held out from the data set and from its entries.
 void keep_trained(data::Dataset& dataset, const data::Holdout& holdout, cache::Built& built);

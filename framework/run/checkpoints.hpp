@@ -20,7 +20,7 @@ enum class Save {
 
 class Checkpoints {
  public:
-  /// All borrowed but `now` and `earlier_form`, which is require_same_content's.
+  /// Borrows all but `now` and `earlier_form` (an argument of identity::require_same_content).
   Checkpoints(const recipe::Recipe& recipe, const plugin::Found& found, RunFolder& folder, identity::Fingerprints now,
               identity::EarlierForm earlier_form, Record& record, distributed::Group& ranks);
 
@@ -29,18 +29,18 @@ class Checkpoints {
   void resume(Training& training);
   /// Before the first step. Throws Error when too many runs resumed from this checkpoint and ended at one step.
   void begin(Training& training);
-  /// Keeps room on the disk for the last save, as checkpoint.reserve says; after all else that is written before it.
+  /// Keeps room on the disk for the last save, as checkpoint.reserve says. Call it when all other files are open.
   void reserve_room(Training& training);
 
   /// Whether the recipe wants one after this step.
   [[nodiscard]] bool is_due(int64_t step) const;
-  /// Of the writer; older ones are removed as checkpoint.keep says.
+  /// The writer saves, and removes older checkpoints as checkpoint.keep says.
   void save(Training& training, Save when);
-  /// A step is done; a next process that fails at the same step is noticed.
+  /// Notes that a step is done. A later process that fails at the same step again sees this.
   void reached(int64_t step);
-  /// No more checkpoints come: the room is free for results.
+  /// Frees the room for results, after the last checkpoint.
   void release_room();
-  /// The run ends well, or was asked to stop.
+  /// Notes that the run ended well, or was asked to stop.
   void end();
   /// The newest; empty before there is one.
   [[nodiscard]] const std::filesystem::path& last() const { return last_; }

@@ -56,7 +56,8 @@ std::filesystem::path export_trained(const assembly::LoadedModel& loaded, const 
   return file;
 }
 
-void apply_adapter(assembly::LoadedModel& loaded, Adapter& made, const adapter::ReadAdapter& read, at::ScalarType dtype) {
+void apply_adapter(assembly::LoadedModel& loaded, Adapter& made, const adapter::ReadAdapter& read,
+                   at::ScalarType dtype) {
   plugin::guard(read.kind, "start_from", [&] { made.start_from(read.file); });
   std::vector<Linear> layers;
   for (const Linear& linear : loaded.inventory.linears)

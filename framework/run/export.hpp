@@ -17,6 +17,7 @@ std::filesystem::path export_trained(const assembly::LoadedModel& loaded, const 
 
 /// Hangs an adapter out of a file on a model that is loaded for sampling. `made` takes the file's values; nothing is
 /// trained. `dtype` is the model's compute dtype.
-void apply_adapter(assembly::LoadedModel& loaded, Adapter& made, const adapter::ReadAdapter& read, at::ScalarType dtype);
+void apply_adapter(assembly::LoadedModel& loaded, Adapter& made, const adapter::ReadAdapter& read,
+                   at::ScalarType dtype);
 
 }  // namespace trainer::run

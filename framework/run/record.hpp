@@ -41,30 +41,30 @@ class Record {
   Record(const recipe::Recipe& recipe, RunFolder& folder, const std::vector<at::Device>& devices, Show show,
          distributed::Group& ranks);
 
-  /// Of the writer: opens log.jsonl and TensorBoard's file, without what they hold of steps after `steps_done`.
+  /// The writer opens log.jsonl and TensorBoard's file, and drops their rows of steps after `steps_done`.
   void open(int64_t steps_done);
   /// Training begins now.
   void begin();
-  /// After every step: the console's line, log.jsonl and TensorBoard; after the first ones what they taught.
+  /// Shows and logs a step. Call it after every step. The first steps also report recompute and gradient exchange.
   void step(const execution::StepReport& report, Training& training);
   /// No more steps come.
   void end();
-  /// A row of its own, "validation_loss", and curves beside that of the training loss.
+  /// Logs the validation loss as a row of its own, and as curves beside that of the training loss.
   void validation(int64_t step, const ValidationLoss& result);
 
-  /// What `work` returns; the bytes of tensors meanwhile count as those of the phase.
+  /// Runs `work` and returns its result. Tensors that it makes count as bytes of the phase.
   template <typename Work>
   auto during(const std::string& phase, const Work& work) {
     return phases_.during(phase, work);
   }
-  /// Runs `work`, which saves something of a step. A disk that does not take it is reported, and training continues:
-  /// there may be room at the next save, and nothing that was saved before is lost.
+  /// Runs `work`, which saves something of a step. On a full disk it warns, and training continues: the next save may
+  /// have room, and earlier saves stay.
   void despite_full_disk(int64_t step, const std::function<void()>& work);
   void info(const std::string& text) { console_.clear(), log_info(text); }
   void warn(const std::string& text) { console_.clear(), log_warning(text); }
   metrics::Console& console() { return console_; }
 
-  /// Of the run, those before a resume included; of the writer.
+  /// The validation losses of the whole run, also from before a resume. Empty on ranks that do not write.
   [[nodiscard]] const std::vector<ValidationPoint>& validations() const { return validations_; }
   [[nodiscard]] const metrics::SmoothedMean& loss() const { return loss_; }
   void set_loss(const metrics::SmoothedMean& loss) { loss_ = loss; }
@@ -79,7 +79,7 @@ class Record {
   [[nodiscard]] metrics::LogGroups bytes(const Training& training) const;
 
  private:
-  /// A disk that takes no row costs that row, not the run.
+  /// A full disk costs a row, not the run.
   void try_to_write(int64_t step, const std::function<void()>& write);
   void write(const execution::StepReport& report, const metrics::LogGroups& bytes, int64_t memory);
   void write(int64_t step, const ValidationLoss& result);
@@ -99,7 +99,7 @@ class Record {
   std::optional<metrics::TensorBoardFile> tensorboard_;
   EarlyLoss early_loss_;
   std::vector<ValidationPoint> validations_;
-  bool warned_ = false;  ///< of rows that are not written now
+  bool warned_ = false;  ///< that rows are not written at present
 };
 
 }  // namespace trainer::run

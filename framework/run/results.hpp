@@ -16,12 +16,12 @@ class Results {
   /// All borrowed.
   Results(const recipe::Recipe& recipe, RunFolder& folder, Record& record, distributed::Group& ranks);
 
-  /// The weights of now: RUN/lora/NAME-800.safetensors, with averaged weights when the recipe has them. Throws Error
+  /// Writes the present weights to RUN/lora/NAME-800.safetensors, averaged when the recipe averages. Throws Error
   /// as export_trained.
   void export_weights(Training& training);
-  /// The same, unless this process trained nothing and the file is whole already.
+  /// Does the same, unless this process trained nothing and the file is whole already.
   void export_missing(Training& training);
-  /// The summary, as text or JSON. `samples`, `checkpoint`: the newest; empty without one.
+  /// Prints the summary, as text or JSON. `samples`, `checkpoint`: the newest; empty without one.
   void print(const Training& training, const std::filesystem::path& samples, const std::filesystem::path& checkpoint);
 
  private:
@@ -34,8 +34,8 @@ class Results {
   std::filesystem::path last_;
 };
 
-/// When a last checkpoint has no room: exports what this process trained, which is several times smaller. Returns a
-/// line that says where it is; empty when there is no room for that either.
+/// Exports what this process trained, for when the last checkpoint has no room: the file is several times smaller.
+/// Returns a line that says where it is, or nothing when it has no room either.
 std::string export_at_least(Training& training, RunFolder& folder);
 
 }  // namespace trainer::run

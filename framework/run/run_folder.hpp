@@ -15,7 +15,7 @@
 
 namespace trainer::run {
 
-/// What --resume and --resume-with say.
+/// The values of --resume and --resume-with.
 struct Resume {
   std::string from = "auto";  ///< auto, never, required or a checkpoint folder
   std::string with;           ///< which side wins where they differ: "recipe", "checkpoint", or "" for neither
@@ -25,12 +25,12 @@ class RunFolder {
  public:
   /// Locks the folder, removes what a killed run left half-written, and compares its recipe with the one that made the
   /// folder. Throws Error: locked, bad_recipe (another recipe made it), not_found (no checkpoint to resume from).
-  /// All but `resume` borrowed.
+  /// Borrows all but `resume`.
   RunFolder(const recipe::Recipe& recipe, Resume resume, const plugin::Found& found, distributed::Group& ranks);
 
   /// Collective. Throws Error (not_found) on a rank that does not see the writer's folder.
   void require_shared();
-  /// Of the writer. Throws Error (locked) when another process took the folder.
+  /// On the writer alone. Throws Error (locked) when another process took the folder.
   void require_mine();
   [[nodiscard]] bool is_mine();
 
@@ -41,7 +41,7 @@ class RunFolder {
   [[nodiscard]] bool resumes_itself() const;
   /// The checkpoints that the run may continue, the newest first; contents are not checked.
   [[nodiscard]] std::vector<std::filesystem::path> resumable() const;
-  /// Of the writer.
+  /// On the writer alone.
   checkpoint::Places& checkpoints() { return *checkpoints_; }
 
   /// RUN/lora/NAME-800.safetensors, or RUN/model/... of a run without adapter; makes the folder.

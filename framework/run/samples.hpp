@@ -16,17 +16,17 @@ namespace trainer::run {
 class Samples {
  public:
   using Decoder = std::function<std::unique_ptr<Autoencoder>()>;
-  /// All but `decoder`, which makes the autoencoder, borrowed. A plan without prompts: nothing is drawn.
+  /// Borrows all but `decoder`, which makes the autoencoder. A plan without prompts draws nothing.
   Samples(const recipe::Recipe& recipe, const sampling::SamplePlan& plan, Decoder decoder, RunFolder& folder,
           Stop& stop, Record& record, distributed::Group& ranks);
 
   /// Whether the recipe wants pictures after this step.
   [[nodiscard]] bool is_due(int64_t step) const;
-  /// Draws with the weights of now. A picture that cannot be drawn is a warning, not the end of the run.
+  /// Draws with the present weights. A picture that cannot be drawn is a warning, not the end of the run.
   void draw(Training& training, const std::string& title);
-  /// Those of the present step, unless the folder has them: a run that was killed made no more of them.
+  /// After a resume: draws the pictures of this step when the folder lacks them, because the run was killed before.
   void draw_missing(Training& training);
-  /// Those after the last step, as sample.after says; not again when the same command only makes what is missing.
+  /// After the last step: draws as sample.after says. When this process trained nothing, existing pictures stay.
   void draw_last(Training& training);
   /// The newest grid; empty without one.
   [[nodiscard]] const std::filesystem::path& last() const { return last_; }

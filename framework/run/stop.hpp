@@ -15,7 +15,7 @@ class Stop {
   [[nodiscard]] bool asked() const { return first_.rank >= 0; }
   /// This rank left a validation or pictures unfinished, because a signal came.
   void note_cut_short() { cut_short_ = true; }
-  /// What was left unfinished until now is made good by the steps that follow.
+  /// Forgets what was left unfinished: later steps have made up for it.
   void forget_cut_short() { cut_short_ = false; }
   /// Collective: whether a signal left work unfinished on any rank. If so, asked() is true afterwards.
   bool look_cut_short();

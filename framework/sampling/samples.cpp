@@ -4,10 +4,10 @@
 #include <base/log.hpp>
 #include <base/unfinished.hpp>
 #include <data/image.hpp>
+#include <execution/forward.hpp>
 #include <nlohmann/json.hpp>
 #include <sampling/grid.hpp>
 #include <sampling/pixels.hpp>
-#include <execution/forward.hpp>
 #include <sampling/samples.hpp>
 
 #include <cstdio>
@@ -39,8 +39,8 @@ std::string description(const SamplePlan& plan) {
 
 }  // namespace
 
-Pictures draw(assembly::LoadedModel& loaded, const SamplePlan& plan, const std::function<std::unique_ptr<Autoencoder>()>& decoder,
-              const DrawWatch& watch) {
+Pictures draw(assembly::LoadedModel& loaded, const SamplePlan& plan,
+              const std::function<std::unique_ptr<Autoencoder>()>& decoder, const DrawWatch& watch) {
   const auto stop_if_asked = [&] {
     if (watch.stop_if_asked) watch.stop_if_asked();
   };

@@ -1,9 +1,9 @@
 /// @file Sample pictures of a run: drawn with the model as it is, saved one by one, and laid out as a grid.
 #pragma once
 
+#include <assembly/assemble.hpp>
 #include <recipe/recipe.hpp>
 #include <sampling/sample.hpp>
-#include <assembly/assemble.hpp>
 
 #include <filesystem>
 #include <functional>
@@ -30,8 +30,8 @@ struct DrawWatch {
 };
 
 /// Draws every prompt with every seed. `decoder` is made once, used after all latents are there, and freed.
-Pictures draw(assembly::LoadedModel& loaded, const SamplePlan& plan, const std::function<std::unique_ptr<Autoencoder>()>& decoder,
-              const DrawWatch& watch);
+Pictures draw(assembly::LoadedModel& loaded, const SamplePlan& plan,
+              const std::function<std::unique_ptr<Autoencoder>()>& decoder, const DrawWatch& watch);
 
 /// Saves and finds the pictures of a run: RUN/samples/step-0000000800/p00-seed42.png, and beside them samples.json,
 /// which says what they show.

@@ -78,7 +78,8 @@ Setup::Setup(const nlohmann::json& settings)
   placement_.schedule = {{Pass::forward, 0, 0}, {Pass::backward, 0, 0}};
   optimizer_ = std::make_unique<optim::AdamW>(trained, optim::AdamWOptions{});
   const optim::LrSchedule schedule{.kind = "constant", .lr = 1e-4};
-  execution::Parts parts{*model_, *objective_, *memory_, placement_, random_, *data_, *optimizer_, nullptr, schedule, 0.0};
+  execution::Parts parts{*model_, *objective_, *memory_, placement_, random_,
+                         *data_,  *optimizer_, nullptr,  schedule,   0.0};
   parts.update_first = !device_.is_cpu();  // as a run does
   trainer_ = std::make_unique<execution::Trainer>(std::move(parts), 0);
 }

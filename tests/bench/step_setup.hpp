@@ -2,11 +2,11 @@
 /// sides: model, adapter and strategies come from the plugins of the build, the data is synthetic.
 #pragma once
 
-#include <optim/adamw.hpp>
-#include <plugin/loader.hpp>
 #include <assembly/model_builder.hpp>
 #include <execution/keyed_random.hpp>
 #include <execution/trainer.hpp>
+#include <optim/adamw.hpp>
+#include <plugin/loader.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -2,9 +2,9 @@
 /// recomputed. Each block then hands a gradient to the same tensors: lost or doubled ones show here.
 #include <ATen/TensorOperators.h>
 
+#include <execution/forward.hpp>
 #include <parity/train/fixture.hpp>
 #include <support/components.hpp>
-#include <execution/forward.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 namespace trainer::parity {

@@ -4,21 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <adapter/inject.hpp>
-#include <planner/byte_counter.hpp>
-#include <planner/shape_source.hpp>
-#include <support/components.hpp>
 #include <assembly/model_builder.hpp>
 #include <execution/keyed_random.hpp>
-#include <planning/budget.hpp>
 #include <execution/trainer.hpp>
+#include <planner/byte_counter.hpp>
+#include <planner/shape_source.hpp>
+#include <planning/budget.hpp>
+#include <support/components.hpp>
 
 #include "subjects.hpp"
 
 namespace trainer::equivalence {
 namespace {
 
-using prove::Setting;
 using assembly::PlannedRecompute;
+using prove::Setting;
 
 constexpr uint64_t kSeed = 5;
 constexpr int64_t kSamples = 4;
@@ -81,8 +81,8 @@ int64_t real_peak(const Setting& setting, const std::vector<std::size_t>& ways) 
   schedule.lr = 1e-3;
   schedule.total_steps = 2;
   execution::Trainer trainer({*trainee.model, *trainee.objective, trainee.memory, trainee.placement, random, data,
-                          optimizer, nullptr, schedule, 1.0},
-                         0);
+                              optimizer, nullptr, schedule, 1.0},
+                             0);
   trainer.step();
   trainer.step();
   return mark.above();

@@ -3,20 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <adapter/inject.hpp>
-#include <planner/shape_source.hpp>
-#include <support/components.hpp>
 #include <assembly/model_builder.hpp>
-#include <planning/dry_run.hpp>
 #include <assembly/planned.hpp>
+#include <planner/shape_source.hpp>
+#include <planning/dry_run.hpp>
+#include <support/components.hpp>
 
 #include "subjects.hpp"
 
 namespace trainer::equivalence {
 namespace {
 
+using assembly::PlannedRecompute;
 using prove::Setting;
 using prove::Trained;
-using assembly::PlannedRecompute;
 
 constexpr int64_t kCellSamples = 3;  // of run_cell
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <support/plugins.hpp>
 #include <execution/keyed_random.hpp>
+#include <support/plugins.hpp>
 
 #include "subjects.hpp"
 

@@ -2,20 +2,20 @@
 /// bit. (That the ways fit a budget is another test's matter.)
 #include <gtest/gtest.h>
 
-#include <random>
-#include <planner/budget_plan.hpp>
 #include <assembly/planned.hpp>
+#include <planner/budget_plan.hpp>
+#include <random>
 
 #include "subjects.hpp"
 
 namespace trainer::equivalence {
 namespace {
 
+using assembly::Candidates;
+using assembly::PlannedRecompute;
+using execution::MemoryStack;
 using prove::Setting;
 using prove::Trajectory;
-using assembly::Candidates;
-using execution::MemoryStack;
-using assembly::PlannedRecompute;
 
 MemoryStack stack_of_plan(std::vector<std::size_t> ways) {
   auto plan = std::make_unique<PlannedRecompute>(assembly::make_candidates(loader()).recompute);
@@ -35,7 +35,8 @@ TEST(Plan, CandidatesComeFromTheManifests) {
                                               "selective_checkpointing save = [\"attention\", \"matmul\"]"}));
   ASSERT_EQ(candidates.formats.size(), 1U);
   EXPECT_EQ(candidates.formats[0].label, "fp8_weight_only");
-  for (const auto& candidate : candidates.recompute) EXPECT_TRUE(assembly::compatible(candidate, candidates.formats[0]));
+  for (const auto& candidate : candidates.recompute)
+    EXPECT_TRUE(assembly::compatible(candidate, candidates.formats[0]));
 }
 
 TEST(Plan, LabelsLeadBackToWays) {

@@ -5,13 +5,13 @@
 
 #include <adapter/inject.hpp>
 #include <algorithm>
+#include <assembly/model_builder.hpp>
+#include <execution/keyed_random.hpp>
 #include <optional>
 #include <planner/byte_counter.hpp>
 #include <recipe/default_options.hpp>
 #include <save_list.hpp>
 #include <support/components.hpp>
-#include <assembly/model_builder.hpp>
-#include <execution/keyed_random.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include "saved_tensors.hpp"

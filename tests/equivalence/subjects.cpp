@@ -1,10 +1,10 @@
 /// @file See subjects.hpp.
 #include "subjects.hpp"
 
+#include <prove/conformance_model.hpp>
 #include <support/device.hpp>
 #include <support/parity.hpp>
 #include <support/plugins.hpp>
-#include <prove/conformance_model.hpp>
 
 #include <algorithm>
 #include <cctype>

@@ -3,8 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
-#include <support/device.hpp>
 #include <assembly/device.hpp>
+#include <support/device.hpp>
 #include <trainer/sdk/ops/eight_bits.hpp>
 
 #include <w8a8/product.hpp>

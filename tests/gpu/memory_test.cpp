@@ -4,10 +4,10 @@
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <assembly/device.hpp>
 #include <base/device_error.hpp>
 #include <planner/byte_counter.hpp>
 #include <support/device.hpp>
-#include <assembly/device.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::test {

@@ -6,8 +6,8 @@
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/mm.h>
 #include <c10/util/Exception.h>
-#include <support/device.hpp>
 #include <assembly/device.hpp>
+#include <support/device.hpp>
 
 #include <cmath>
 #include <iomanip>

@@ -1,13 +1,13 @@
 /// @file Our side of the comparison with diffusers, for tests/interop: predictions and start noise as files.
 ///   interop_predict MODEL LORA|none INPUTS OUTPUT   one forward in fp32; INPUTS holds the model's inputs by name
 ///   interop_predict noise SEED INDEX CHANNELS HEIGHT WIDTH OUTPUT   the start noise of a sample, [1, C, H, W]
+#include <execution/forward.hpp>
 #include <flux2/layout.hpp>
 #include <flux2/lora_family.hpp>
 #include <flux2/model.hpp>
 #include <lora/lora.hpp>
-#include <sampling/sample.hpp>
 #include <run/export.hpp>
-#include <execution/forward.hpp>
+#include <sampling/sample.hpp>
 #include <weights/model_files.hpp>
 #include <weights/tensor_file.hpp>
 #include <weights/write.hpp>
@@ -39,7 +39,7 @@ void predict(const std::string& model, const std::string& lora, const std::strin
       Options("adapter", Table{{"init", {std::string("file")}}, {"targets", {std::string("default")}}}));
   if (lora != "none")
     run::apply_adapter(loaded, *adapter, adapter::as_adapter(adapter::read_lora(lora, loaded.lora_family), "lora"),
-                         at::kFloat);
+                       at::kFloat);
   const weights::TensorFile file(inputs, {weights::Profile::strict, weights::ReadMode::copy});
   NamedTensors tensors;
   for (const std::string& name : file.names()) tensors[name] = file.read(name);

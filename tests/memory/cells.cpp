@@ -7,7 +7,11 @@
 
 #include <adapter/inject.hpp>
 #include <algorithm>
+#include <assembly/model_builder.hpp>
+#include <assembly/part_costs.hpp>
 #include <deque>
+#include <execution/keyed_random.hpp>
+#include <execution/trainer.hpp>
 #include <optional>
 #include <planner/byte_counter.hpp>
 #include <planner/shape_source.hpp>
@@ -15,10 +19,6 @@
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/plugins.hpp>
-#include <assembly/model_builder.hpp>
-#include <execution/keyed_random.hpp>
-#include <assembly/part_costs.hpp>
-#include <execution/trainer.hpp>
 #include <utility>
 #include <weights/model_files.hpp>
 
@@ -297,7 +297,7 @@ std::vector<Measured> measure_real(const Subject& subject, const Cell& cell, con
   optim::LrSchedule schedule;
   schedule.total_steps = 2;
   execution::Parts parts{*setup.model, *setup.objective, setup.memory,          setup.placement, random,
-                     samples,      optimizer,        ema ? &*ema : nullptr, schedule,        1.0};
+                         samples,      optimizer,        ema ? &*ema : nullptr, schedule,        1.0};
   const std::vector<execution::Stage> stages = execution::stages_of(setup.placement);
   std::vector<int64_t> kept(devices.size());  // most when a backward begins, beyond what is held between steps
   parts.before_step = [&](const ScheduleStep& step) {
@@ -340,13 +340,13 @@ std::vector<Measured> measure_dry(const Subject& subject, const Cell& cell, cons
   std::vector<Measured> measured;
   const Setup setup = set_up(subject, cell, dry, measured);
   planning::BatchShape shape{size.samples,
-                          {subject.channels, 1, size.height, size.width},
-                          {{"prompt_embeds", at::kBFloat16, {size.text, subject.text_width}}}};
+                             {subject.channels, 1, size.height, size.width},
+                             {{"prompt_embeds", at::kBFloat16, {size.text, subject.text_width}}}};
   // Batches are the host's, which is a device of its own unless the model is there too.
   const at::Device host(at::kMeta, static_cast<at::DeviceIndex>(devices == 1 ? 0 : devices));
   const planning::DryParts parts{*setup.model, *setup.objective, setup.memory, setup.placement,    setup.trained,
-                              {},           cell.ema,         1.0,          cell.micro_batches, std::move(shape),
-                              host};
+                                 {},           cell.ema,         1.0,          cell.micro_batches, std::move(shape),
+                                 host};
   const planning::DryStep step = planning::dry_step(parts);
   planning::BlockCosts costs;
   const std::vector<planning::BlockPlan> each = planning::dry_blocks(parts);

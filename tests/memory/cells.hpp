@@ -1,8 +1,8 @@
 /// @file One training step twice: for real on the CPU, with every byte counted, and on shapes alone.
 #pragma once
 
-#include <plugin/loader.hpp>
 #include <planning/chain_parts.hpp>
+#include <plugin/loader.hpp>
 
 #include <functional>
 #include <memory>

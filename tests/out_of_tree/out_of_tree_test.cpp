@@ -38,7 +38,8 @@ std::vector<at::Tensor> gradients(bool recompute) {
   EXPECT_EQ(velocity.sizes(), (std::vector<int64_t>{2, 3, 1, 4, 5}));
   velocity.pow(2).mean().backward();
   std::vector<at::Tensor> list;
-  for (Parameter* parameter : assembly::trained_parameters(chain.inventory())) list.push_back(parameter->value().grad());
+  for (Parameter* parameter : assembly::trained_parameters(chain.inventory()))
+    list.push_back(parameter->value().grad());
   return list;
 }
 

@@ -4,9 +4,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
-#include <plugin/loader.hpp>
 #include <assembly/model_builder.hpp>
 #include <execution/keyed_random.hpp>
+#include <plugin/loader.hpp>
 #include <trainer/sdk/recompute.hpp>
 
 #include <cstdlib>

@@ -5,8 +5,8 @@
 
 #include <base/rng.hpp>
 #include <cmath>
-#include <support/components.hpp>
 #include <execution/keyed_random.hpp>
+#include <support/components.hpp>
 
 namespace trainer::placement {
 namespace {
@@ -79,14 +79,14 @@ std::vector<at::Tensor> run_step(const ChainSizes& sizes, const PlacementPlan& p
   execution::StageExecutor executor(model, objective, memory, plan, "chain");
   RecomputeState verified;
   const execution::StageInputs inputs{[&](int64_t micro) {
-                                    Example example;
-                                    const auto key = static_cast<uint64_t>(10 + micro);
-                                    example.inputs["x"] = numbers(key, {sizes.tokens, sizes.width});
-                                    example.targets["y"] = numbers(50 + key, {sizes.tokens, sizes.width});
-                                    return example;
-                                  },
-                                  {},
-                                  {}};
+                                        Example example;
+                                        const auto key = static_cast<uint64_t>(10 + micro);
+                                        example.inputs["x"] = numbers(key, {sizes.tokens, sizes.width});
+                                        example.targets["y"] = numbers(50 + key, {sizes.tokens, sizes.width});
+                                        return example;
+                                      },
+                                      {},
+                                      {}};
   executor.run(micro_batches, inputs, verified);  // the first run of a recomputed block is verified: other work
   for (Parameter* parameter : model.trained()) parameter->value().mutable_grad().reset();
   sim::reset_clocks();

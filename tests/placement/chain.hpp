@@ -4,8 +4,8 @@
 
 #include <trainer/sdk/placement.hpp>
 
-#include <memory>
 #include <execution/stage_executor.hpp>
+#include <memory>
 #include <vector>
 
 namespace trainer::placement {

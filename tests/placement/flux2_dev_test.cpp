@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <assembly/part_costs.hpp>
-#include <execution/stages.hpp>
 #include <assembly/random_source.hpp>
+#include <execution/stages.hpp>
 
 #include <flux2/model.hpp>
 #include <flux2/names.hpp>

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <equivalence/subjects.hpp>
-#include <recipe/default_options.hpp>
 #include <execution/stages.hpp>
+#include <recipe/default_options.hpp>
 
 #include "devices.hpp"
 #include "split_options.hpp"

@@ -1,8 +1,8 @@
 /// @file See device.hpp.
 #include <ATen/Context.h>
 #include <dlfcn.h>
-#include <support/device.hpp>
 #include <assembly/device.hpp>
+#include <support/device.hpp>
 
 #include <array>
 #include <cstdlib>

@@ -8,7 +8,7 @@
 namespace trainer::testing {
 
 /// "cpu", "cuda:0": a CUDA device is opened as a run opens it, from the LibTorch of this process. `where` is for
-/// messages. Throws Error as assembly::parse_devices and train::open_devices do.
+/// messages. Throws Error as assembly::parse_devices and assembly::open_devices do.
 at::Device open_device(const std::string& name, const std::string& where);
 
 /// TRAINER_TEST_DEVICE ("cuda:0"); the CPU where it is unset. On CUDA with LibTorch's deterministic

@@ -2,8 +2,8 @@
 /// product_panels.hpp alone.
 #pragma once
 
-#include <kernels/cpu/native.hpp>
 #include <kernels/eight_bits.h>
+#include <kernels/cpu/native.hpp>
 
 namespace trainer::kernels {
 namespace {

@@ -17,7 +17,7 @@ struct Terms {
 template <typename Scalar>
 struct Panels {
   static constexpr int64_t kColumns = 2 * Native<Scalar>::kLanes;  ///< of a strip
-  static constexpr int64_t kRun = 8;  ///< rows of b that are copied together
+  static constexpr int64_t kRun = 8;                               ///< rows of b that are copied together
 
   struct Left {
     const Scalar* data;
@@ -101,8 +101,7 @@ struct Panels {
     for (int64_t row = first; row < first + rows; ++row, to += to_step) {
       const int64_t top = row / of.out_width % of.out_height * of.step - of.down;
       const int64_t left = row % of.out_width * of.step - of.across;
-      const T* const picture =
-          static_cast<const T*>(p.a.data) + row / of.out_width / of.out_height * of.sample_step;
+      const T* const picture = static_cast<const T*>(p.a.data) + row / of.out_width / of.out_height * of.sample_step;
       for (int64_t k = 0; k < terms.count;) {
         const int64_t pixel = (terms.begin + k) / of.channels, channel = (terms.begin + k) % of.channels;
         const int64_t count = std::min(of.channels - channel, terms.count - k);

@@ -5,8 +5,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <kernels/cpu.hpp>
 #include <torch/library.h>
+#include <kernels/cpu.hpp>
 #include <trainer/sdk/ops/products.hpp>
 
 #include <algorithm>
@@ -51,19 +51,27 @@ bool multiplies_pairs() {
 
 kernels::Dtype dtype_of(const Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case at::kFloat: return kernels::Dtype::f32;
-    case at::kBFloat16: return kernels::Dtype::bf16;
-    case at::kDouble: return kernels::Dtype::f64;
-    default: TORCH_CHECK(false, "multiply: fp32, bf16 or fp64, not ", tensor.scalar_type());
+    case at::kFloat:
+      return kernels::Dtype::f32;
+    case at::kBFloat16:
+      return kernels::Dtype::bf16;
+    case at::kDouble:
+      return kernels::Dtype::f64;
+    default:
+      TORCH_CHECK(false, "multiply: fp32, bf16 or fp64, not ", tensor.scalar_type());
   }
 }
 
 kernels::Number number_of(const Tensor& codes) {
   switch (codes.scalar_type()) {
-    case at::kFloat8_e4m3fn: return kernels::Number::e4m3;
-    case at::kFloat8_e5m2: return kernels::Number::e5m2;
-    case at::kChar: return kernels::Number::int8;
-    default: TORCH_CHECK(false, "multiply_packed: e4m3, e5m2 or int8, not ", codes.scalar_type());
+    case at::kFloat8_e4m3fn:
+      return kernels::Number::e4m3;
+    case at::kFloat8_e5m2:
+      return kernels::Number::e5m2;
+    case at::kChar:
+      return kernels::Number::int8;
+    default:
+      TORCH_CHECK(false, "multiply_packed: e4m3, e5m2 or int8, not ", codes.scalar_type());
   }
 }
 
@@ -90,12 +98,12 @@ kernels::Matrix base_of(const Tensor& base, const Tensor& result) {
 /// A buffer of this thread that stays: products come by the thousand.
 void* scratch(int64_t bytes) {
   struct Free {
-    void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+    void operator()(void* memory) const { ::operator delete (memory, std::align_val_t{64}); }
   };
   thread_local std::unique_ptr<void, Free> memory;
   thread_local int64_t held = 0;
   if (bytes > held) {
-    memory.reset(::operator new(static_cast<std::size_t>(bytes), std::align_val_t{64}));
+    memory.reset(::operator new (static_cast<std::size_t>(bytes), std::align_val_t{64}));
     held = bytes;
   }
   return memory.get();
@@ -129,9 +137,20 @@ void multiply(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bas
   if (result.numel() == 0) return;
   const Tensor left = readable(a), right = readable(b);
   const bool batched = a.dim() == 3;
-  kernels::Product p{batched ? a.size(0) : 1, a.size(-2), b.size(-1), a.size(-1), matrix_of(left), matrix_of(right),
-                     factor, base ? base_of(*base, result) : kernels::Matrix{}, dtype_of(result),
-                     result.mutable_data_ptr(), result.stride(-2), batched ? result.stride(0) : 0, 0, 0};
+  kernels::Product p{batched ? a.size(0) : 1,
+                     a.size(-2),
+                     b.size(-1),
+                     a.size(-1),
+                     matrix_of(left),
+                     matrix_of(right),
+                     factor,
+                     base ? base_of(*base, result) : kernels::Matrix{},
+                     dtype_of(result),
+                     result.mutable_data_ptr(),
+                     result.stride(-2),
+                     batched ? result.stride(0) : 0,
+                     0,
+                     0};
   const bool wide = p.type == kernels::Dtype::f64;
   TORCH_CHECK((p.a.dtype == kernels::Dtype::f64) == wide && (p.b.dtype == kernels::Dtype::f64) == wide,
               "multiply: fp64 with other types");
@@ -153,11 +172,27 @@ Tensor packed_product(const Tensor& x, const Tensor& values, const Tensor& scale
   Tensor result = at::empty({x.size(0), values.size(turned ? 0 : 1)}, x.options());
   count_flops(2.0 * static_cast<double>(result.numel() * x.size(1)));
   if (result.numel() == 0 || result.is_meta()) return result;
-  const kernels::Codes codes{number_of(values), values.size(1), block,
-                             static_cast<const uint8_t*>(values.const_data_ptr()), scale.const_data_ptr<float>(),
-                             scale.size(0) == 1 ? 0 : scale.size(1), turned};
-  kernels::Product p{1, x.size(0), result.size(1), x.size(1), matrix_of(left), {}, 1, {}, dtype_of(result),
-                     result.mutable_data_ptr(), result.stride(0), 0, 0, 0};
+  const kernels::Codes codes{number_of(values),
+                             values.size(1),
+                             block,
+                             static_cast<const uint8_t*>(values.const_data_ptr()),
+                             scale.const_data_ptr<float>(),
+                             scale.size(0) == 1 ? 0 : scale.size(1),
+                             turned};
+  kernels::Product p{1,
+                     x.size(0),
+                     result.size(1),
+                     x.size(1),
+                     matrix_of(left),
+                     {},
+                     1,
+                     {},
+                     dtype_of(result),
+                     result.mutable_data_ptr(),
+                     result.stride(0),
+                     0,
+                     0,
+                     0};
   p.codes = &codes;
   run(p);
   return result;
@@ -172,8 +207,8 @@ void fused::install_products(torch::Library& library) {
 }
 
 Tensor multiply_packed(const Tensor& x, const Tensor& values, const Tensor& scale, int64_t block, bool turned) {
-  static const auto op =
-      fused::operator_of<Tensor(const Tensor&, const Tensor&, const Tensor&, int64_t, bool)>("trainer::multiply_packed");
+  static const auto op = fused::operator_of<Tensor(const Tensor&, const Tensor&, const Tensor&, int64_t, bool)>(
+      "trainer::multiply_packed");
   const at::AutoDispatchBelowADInplaceOrView below;
   return op.call(x, values, scale, block, turned);
 }
@@ -185,19 +220,37 @@ at::Tensor convolve(const Tensor& x, const Tensor& weight, const std::optional<T
               "convolve: ", x.scalar_type(), x.sizes(), " with ", weight.scalar_type(), weight.sizes());
   const Tensor pixels = x.permute({0, 2, 3, 1}).contiguous(), kernel = weight.permute({0, 2, 3, 1}).contiguous();
   const auto count = [&](int64_t size, int64_t width, int64_t edge) { return (size + 2 * edge - width) / stride + 1; };
-  const kernels::Patches patches{pixels.size(1), pixels.size(2), pixels.size(3), kernel.size(1), kernel.size(2),
-                                 stride, padding[0], padding[1], count(pixels.size(1), kernel.size(1), padding[0]),
-                                 count(pixels.size(2), kernel.size(2), padding[1]), pixels.stride(0),
+  const kernels::Patches patches{pixels.size(1),
+                                 pixels.size(2),
+                                 pixels.size(3),
+                                 kernel.size(1),
+                                 kernel.size(2),
+                                 stride,
+                                 padding[0],
+                                 padding[1],
+                                 count(pixels.size(1), kernel.size(1), padding[0]),
+                                 count(pixels.size(2), kernel.size(2), padding[1]),
+                                 pixels.stride(0),
                                  pixels.size(2) * pixels.size(3)};
   TORCH_CHECK(patches.out_height > 0 && patches.out_width > 0, "convolve: ", weight.sizes(), " is larger than ",
               x.sizes(), " with its padding");
   Tensor result = at::empty({x.size(0), patches.out_height, patches.out_width, weight.size(0)}, x.options());
   const int64_t terms = kernel.numel() / std::max<int64_t>(1, weight.size(0));
-  kernels::Product p{1, x.size(0) * patches.out_height * patches.out_width, weight.size(0), terms,
+  kernels::Product p{1,
+                     x.size(0) * patches.out_height * patches.out_width,
+                     weight.size(0),
+                     terms,
                      {pixels.const_data_ptr(), dtype_of(pixels), 0, 1, 0},
                      {kernel.const_data_ptr(), dtype_of(kernel), 1, terms, 0},
-                     1, bias ? base_of(*bias, result.flatten(0, 2)) : kernels::Matrix{}, dtype_of(result),
-                     result.mutable_data_ptr(), weight.size(0), 0, 0, 0, &patches};
+                     1,
+                     bias ? base_of(*bias, result.flatten(0, 2)) : kernels::Matrix{},
+                     dtype_of(result),
+                     result.mutable_data_ptr(),
+                     weight.size(0),
+                     0,
+                     0,
+                     0,
+                     &patches};
   if (result.numel() > 0) run(p);
   return result.permute({0, 3, 1, 2});
 }

@@ -4,14 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <assembly/assemble.hpp>
+#include <execution/batch_source.hpp>
 #include <filesystem>
 #include <flux2/model.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <support/parity.hpp>
-#include <assembly/assemble.hpp>
-#include <execution/batch_source.hpp>
 #include <vector>
 
 namespace trainer::parity {

@@ -1,13 +1,13 @@
-/// @file Ten steps of LoRA training through execution::Trainer against diffusers + peft + torch.optim.AdamW: losses, norms,
-/// gradients and the trained tensors. Limits: README of the parity data.
+/// @file Ten steps of LoRA training through execution::Trainer against diffusers + peft + torch.optim.AdamW: losses,
+/// norms, gradients and the trained tensors. Limits: README of the parity data.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 
 #include <adapter/inject.hpp>
 #include <cmath>
-#include <support/components.hpp>
 #include <execution/forward.hpp>
 #include <execution/trainer.hpp>
+#include <support/components.hpp>
 
 #include "fixture.hpp"
 

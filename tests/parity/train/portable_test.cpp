@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <adapter/inject.hpp>
-#include <support/components.hpp>
-#include <run/export.hpp>
 #include <execution/forward.hpp>
+#include <run/export.hpp>
+#include <support/components.hpp>
 
 #include "fixture.hpp"
 

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 #include <adapter/inject.hpp>
 
+#include <assembly/model_builder.hpp>
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <assembly/model_builder.hpp>
 
 namespace trainer::adapter {
 namespace {

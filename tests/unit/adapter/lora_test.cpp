@@ -7,9 +7,9 @@
 #include <adapter/inject.hpp>
 
 #include <cmath>
+#include <execution/keyed_random.hpp>
 #include <support/components.hpp>
 #include <support/parity.hpp>
-#include <execution/keyed_random.hpp>
 
 namespace trainer::adapter {
 namespace {

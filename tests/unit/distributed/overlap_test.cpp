@@ -1,7 +1,7 @@
 /// @file Exchanging gradients while the backward makes others: the same bits as afterwards, whatever comes when.
 #include <gtest/gtest.h>
-#include <support/groups.hpp>
 #include <sim/sim.hpp>
+#include <support/groups.hpp>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

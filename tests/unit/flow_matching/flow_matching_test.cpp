@@ -4,12 +4,12 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <assembly/model_builder.hpp>
 #include <cmath>
+#include <execution/keyed_random.hpp>
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <assembly/model_builder.hpp>
-#include <execution/keyed_random.hpp>
 
 namespace trainer::flow_matching {
 namespace {
@@ -96,7 +96,8 @@ TEST(FlowMatching, ShiftUsesTheTokensOfTheLatents) {
 
 TEST(FlowMatching, GuidanceOnlyForModelsThatEmbedIt) {
   Toy toy({.guidance = true});
-  const Example example = flow_matching({{"guidance", {3.5}}})->prepare(batch_of(2), toy.model, execution::KeyedRandom(9));
+  const Example example =
+      flow_matching({{"guidance", {3.5}}})->prepare(batch_of(2), toy.model, execution::KeyedRandom(9));
   EXPECT_TRUE(test::same_bits(example.inputs.at("guidance"), at::full({2}, 3.5, at::kFloat)));
 }
 

@@ -79,7 +79,7 @@ TEST_F(Fp8Files, ProductsIn8Bits) {
     write(granularity, "scale_weight",
           [&](const at::Tensor& scale) { return granularity == Granularity::block ? scale.unsqueeze(2) : scale; });
     assembly::LoadedModel loaded = open_model(with("fp8_w8a8")),
-                       expanded = open_model({.fp8 = fp8_options(), .files = folder_});
+                          expanded = open_model({.fp8 = fp8_options(), .files = folder_});
     const at::Tensor got = testing::run(loaded).output, expected = testing::run(expanded).output;
     EXPECT_LE(test::l2_error(got, expected), 0.03);
     // Blocks of scales lie within the sum of the product: where all inputs are multiples of 64 these are expanded.
@@ -139,7 +139,7 @@ TEST_F(Fp8Files, AreNeverReadWithoutTheirScales) {
   // A plain cast has no scales: its numbers are what they are, with the strategy and without.
   write(Granularity::tensor, "", [](const at::Tensor& scale) { return scale; });
   assembly::LoadedModel dense = open_model({.files = folder_}),
-                     packed = open_model({.fp8 = fp8_options(), .files = folder_});
+                        packed = open_model({.fp8 = fp8_options(), .files = folder_});
   EXPECT_TRUE(test::same_bits(testing::run(dense).output, testing::run(packed).output));
 }
 

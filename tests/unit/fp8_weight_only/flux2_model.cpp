@@ -7,9 +7,9 @@
 
 #include <adapter/inject.hpp>
 #include <cstdlib>
-#include <support/components.hpp>
 #include <execution/forward.hpp>
 #include <execution/keyed_random.hpp>
+#include <support/components.hpp>
 #include <weights/model_files.hpp>
 
 namespace trainer::fp8::testing {

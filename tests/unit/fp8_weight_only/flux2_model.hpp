@@ -2,8 +2,8 @@
 /// a run loads, without a recipe.
 #pragma once
 
-#include <support/plugins.hpp>
 #include <assembly/assemble.hpp>
+#include <support/plugins.hpp>
 
 #include <filesystem>
 #include <map>

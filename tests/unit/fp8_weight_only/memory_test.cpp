@@ -5,9 +5,9 @@
 #include <unistd.h>
 #include <trainer/sdk/memory.hpp>
 
+#include <assembly/model_builder.hpp>
 #include <fstream>
 #include <support/parity.hpp>
-#include <assembly/model_builder.hpp>
 #include <weights/model_files.hpp>
 #include <weights/write.hpp>
 

@@ -5,9 +5,9 @@
 #include <trainer/sdk/eight_bit_weights.hpp>
 #include <trainer/sdk/error.hpp>
 
-#include <support/parity.hpp>
-#include <run/export.hpp>
 #include <checkpoint/train_state.hpp>
+#include <run/export.hpp>
+#include <support/parity.hpp>
 #include <weights/tensor_file.hpp>
 
 #include "flux2_model.hpp"

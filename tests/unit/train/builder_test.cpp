@@ -5,9 +5,9 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <assembly/model_builder.hpp>
 #include <support/errors.hpp>
 #include <support/parity.hpp>
-#include <assembly/model_builder.hpp>
 #include <trainer/sdk/error.hpp>
 
 namespace trainer::execution {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <execution/chain.hpp>
+#include <memory>
 
 namespace trainer::execution {
 namespace {

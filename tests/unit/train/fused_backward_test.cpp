@@ -3,8 +3,8 @@
 #include <ATen/ops/full_like.h>
 #include <gtest/gtest.h>
 
-#include <planner/byte_counter.hpp>
 #include <execution/forward.hpp>
+#include <planner/byte_counter.hpp>
 #include <trainer/sdk/error.hpp>
 
 #include <limits>

@@ -1,8 +1,8 @@
 /// @file The run's randomness: a function of seed, purpose, step and sample, whatever the micro-batch.
 #include <gtest/gtest.h>
 
-#include <support/parity.hpp>
 #include <execution/keyed_random.hpp>
+#include <support/parity.hpp>
 
 namespace trainer::execution {
 namespace {

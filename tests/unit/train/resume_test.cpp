@@ -50,7 +50,8 @@ class Resume : public ::testing::Test {
     return "no error";
   }
   static void expect_same_state(ToyRun& one, ToyRun& two) {
-    const checkpoint::Content a = checkpoint::capture(one.live(), progress(1)), b = checkpoint::capture(two.live(), progress(1));
+    const checkpoint::Content a = checkpoint::capture(one.live(), progress(1)),
+                              b = checkpoint::capture(two.live(), progress(1));
     ASSERT_EQ(a.tensors.size(), b.tensors.size());
     for (const auto& [name, tensor] : a.tensors) EXPECT_TRUE(test::same_bits(tensor, b.tensors.at(name))) << name;
   }

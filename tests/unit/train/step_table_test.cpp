@@ -66,14 +66,15 @@ TEST(StepTable, SortsOperatorsByThePartAroundThem) {
 
 TEST(StepTable, CountsNumbersThatTheHostReads) {
   const run::StepTable table = run::step_table({mark(kMarkStep, 0, 100), op("aten::item", 0, 80),
-                                      op("aten::_local_scalar_dense", 10, 70), op("aten::mul", 90, 95)});
+                                                op("aten::_local_scalar_dense", 10, 70), op("aten::mul", 90, 95)});
   EXPECT_EQ(table.calls, 2);
   EXPECT_EQ(table.reads, 1);
 }
 
 TEST(StepTable, IsTheMeanOfItsStepsAndLeavesOutWhatIsBetweenThem) {
-  const run::StepTable table = run::step_table({mark(kMarkStep, 0, 100), op("aten::mm", 0, 80), op("aten::mm", 150, 250),
-                                      mark(kMarkStep, 300, 500), op("aten::mm", 300, 340)});
+  const run::StepTable table =
+      run::step_table({mark(kMarkStep, 0, 100), op("aten::mm", 0, 80), op("aten::mm", 150, 250),
+                       mark(kMarkStep, 300, 500), op("aten::mm", 300, 340)});
   EXPECT_EQ(table.steps, 2);
   EXPECT_NEAR(table.step_seconds, 150e-9, 1e-15);
   EXPECT_EQ(host(table, run::StepPart::forward), 60);

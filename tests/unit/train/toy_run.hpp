@@ -1,17 +1,17 @@
 /// @file A whole training run on a toy model, from ready tensors: what the tests of the loop and of resuming train.
 #pragma once
 
+#include <assembly/model_builder.hpp>
 #include <atomic>
+#include <checkpoint/train_state.hpp>
+#include <execution/keyed_random.hpp>
+#include <execution/trainer.hpp>
 #include <optional>
+#include <preparation/ahead_batches.hpp>
 #include <string>
 #include <support/components.hpp>
 #include <support/parity.hpp>
 #include <support/toy_model.hpp>
-#include <preparation/ahead_batches.hpp>
-#include <checkpoint/train_state.hpp>
-#include <assembly/model_builder.hpp>
-#include <execution/keyed_random.hpp>
-#include <execution/trainer.hpp>
 #include <vector>
 
 namespace trainer::execution {

@@ -25,7 +25,7 @@ using distributed::testing::run_ranks;
 constexpr int64_t kSamples = 5, kTimesteps = 3;
 
 std::optional<run::ValidationLoss> measure(ToyRun& run, ToyData& data, Group& ranks = Group::alone(),
-                                      const run::ValidationWatch& watch = {}) {
+                                           const run::ValidationWatch& watch = {}) {
   run::ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, kTimesteps, 3};
   return run::validate(parts, ranks, watch);
 }
@@ -41,7 +41,8 @@ TEST(FixedRandom, SpreadsTimestepsEvenlyOverTheDistribution) {
   const run::FixedRandom random(7, 4);
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(random.uniform(batch_of(i, {9}), 0, 1), (std::vector<double>{(static_cast<double>(i) + 0.5) / 4}));
-    EXPECT_DOUBLE_EQ(random.normal(batch_of(i, {9}), 0, 1)[0], run::normal_quantile((static_cast<double>(i) + 0.5) / 4));
+    EXPECT_DOUBLE_EQ(random.normal(batch_of(i, {9}), 0, 1)[0],
+                     run::normal_quantile((static_cast<double>(i) + 0.5) / 4));
   }
   EXPECT_EQ(random.uniform(batch_of(3, {9}), 0, 3), (std::vector<double>{0.875, 1.0 / 9 + 0.125, 0.875}));
   for (const int64_t count : {1, 2, 3, 5, 8, 100, 1000})
@@ -86,7 +87,8 @@ TEST(Validation, IsTheMeanOfWhatTheObjectiveSays) {
   const run::FixedRandom random(3, kTimesteps);
   const run::ValidationParts parts{run.model, run.objective, run.memory, run.placement, data, kTimesteps, 3};
   double sum = 0;
-  for (int64_t sample = 0; sample < kSamples; ++sample) sum += run::loss_at(parts, random, 1, sample).second.item<double>();
+  for (int64_t sample = 0; sample < kSamples; ++sample)
+    sum += run::loss_at(parts, random, 1, sample).second.item<double>();
   EXPECT_NEAR(measure(run, data)->losses[1], sum / kSamples, 1e-12);
 }
 

@@ -11,7 +11,7 @@ enum class Pass { forward, backward };
 /// One execution of a block within a step.
 struct Site {
   const Block* block = nullptr;
-  int64_t index = 0, count = 0;  ///< position in the chain and its length
+  int64_t index = 0, count = 0;  ///< its place among the blocks that take part in training, and their number
   int64_t micro_batch = 0;
 };
 
